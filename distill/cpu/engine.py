@@ -36,14 +36,13 @@ from onepass.foundation.runtime import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.noise import FOLD_LANE, KEY_PARITY
 from onepass.machine import kernels
+from onepass.machine.compiler import compiled, entry
 from onepass.machine.kernels import (
     FLOAT_BYTES,
     LANES,
     VECTOR_BYTES,
     aligned_zeros,
-    compiled,
     copy,
-    entry,
     exponential,
     pad_channels,
     publish,

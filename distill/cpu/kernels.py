@@ -22,6 +22,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from onepass.machine.compiler import compiled
 from onepass.machine.kernels import (
     FLOAT,
     FLOAT_BYTES,
@@ -31,7 +32,6 @@ from onepass.machine.kernels import (
     VECTOR_BYTES,
     WORDS,
     clip,
-    compiled,
     emit_for_numba,
     integer,
     load_vector,

@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
 from distill.residual import Prediction
-from onepass.machine.kernels import compiled, entry
+from onepass.machine.compiler import compiled, entry
 
 _FRAMES = 32  # solved together, in vectors; their arrays fit into a core's first-level cache
 _SUMS = 4  # TensorFlow adds the terms of a step in this many sums, in turn

@@ -36,12 +36,11 @@ from onepass.machine.assembly import (
     Place,
     drop_unused,
 )
+from onepass.machine.compiler import compiled, entry
 from onepass.machine.kernels import (
     APART,
     barrier,
-    compiled,
     double_at,
-    entry,
     field,
     float_at,
     observe,

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from onepass.machine.compiler import compiled
 from onepass.machine.kernels import (
     FLOAT,
     INT,
@@ -22,7 +23,6 @@ from onepass.machine.kernels import (
     VECTOR_BYTES,
     WORDS,
     clip,
-    compiled,
     emit_for_numba,
     expm1,
     integer,

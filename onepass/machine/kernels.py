@@ -14,23 +14,22 @@ whole multiples, of 16 bits, of a scale for each row, so that sums are whole num
 
 import contextlib
 import functools
-import inspect
 import itertools
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike
+
+from onepass.machine.compiler import compiled
 
 
 def _lanes() -> int:
@@ -152,33 +151,6 @@ _PANEL_VECTORS = (4, 2, 1)  # widths of a panel, widest first
 # Numbers of rows that share one read of the weights; sums and weights must fit in registers.
 HAS_32_REGISTERS = LANES == 16 or platform.machine() in ("aarch64", "arm64")
 _ROWS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)
-
-_OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
-compiled = numba.njit(**_OPTIONS)
-
-
-def entry(function: Callable[..., Any]) -> Any:
-    """Compile a function with Numba; the code is cached on disk if its folder is writable."""
-    try:
-        made: Any = numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:
-        return compiled(function)
-    # Numba checks only the file of `function`, and would use stale code of functions that it calls.
-    made._cache._cache_file._source_stamp = _stamp(function)
-    for name in ("load_overload", "save_overload"):  # the disk may be full or read-only
-        setattr(made._cache, name, functools.partial(_unless_refused, getattr(made._cache, name)))
-    return made
-
-
-def _stamp(function: Callable[..., Any]) -> tuple:
-    folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
-    files = sorted(file for folder in folders for file in folder.glob("*.py"))
-    return tuple((str(file), file.stat().st_mtime, file.stat().st_size) for file in files)
-
-
-def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
-    with contextlib.suppress(OSError):
-        return function(*arguments)
 
 
 def pad_channels(channels: int) -> int:
@@ -846,7 +818,7 @@ APART = 128  # bytes between counters; processors fetch cache lines in pairs
 _let_others_run = (
     types.ExternalFunction("sched_yield", types.int32())
     if os.name == "posix"
-    else numba.njit(lambda: 0)
+    else compiled(lambda: 0)
 )
 
 

@@ -8,6 +8,7 @@ numbers.
 
 import numpy as np
 
+from onepass.machine.compiler import compiled
 from onepass.machine.formulas import CODES, VECTORISED, function_of, map_vectors
 from onepass.machine.kernels import (
     LANES,
@@ -15,7 +16,6 @@ from onepass.machine.kernels import (
     add,
     add_multiple,
     add_scaled,
-    compiled,
     copy,
     copy_part,
     dot,

@@ -1,6 +1,9 @@
 """How programs of the machine are run: the pace of threads, and kernels from a disk."""
 
-from onepass.machine.kernels import entry
+import numpy as np
+import pytest
+
+from onepass.machine.compiler import compiled, entry
 from onepass.machine.machine import Pace
 
 
@@ -41,3 +44,29 @@ def test_a_disk_that_refuses_keeps_no_kernel_from_running(monkeypatch):
     for name in ("load", "save"):
         monkeypatch.setattr(made._cache._cache_file, name, refused)
     assert made(21) == 42
+
+
+@compiled
+def _scaled(values, factor):
+    for i in range(len(values)):
+        values[i] *= factor
+    return values[0]
+
+
+@compiled
+def _scaled_twice(values, factor):
+    return _scaled(values, factor) + _scaled(values, factor)
+
+
+@entry
+def _run(values, factor):
+    return _scaled_twice(values, factor) + _scaled(values, 1)
+
+
+def test_functions_that_compiled_ones_call_are_linked_for_each_type_and_refuse_other_callers():
+    for kind in (np.float32, np.float64):
+        values = np.arange(1, 4, dtype=kind)
+        assert _run(values, 2.0) == 2 + 4 + 4
+        np.testing.assert_array_equal(values, [4, 8, 12])
+    with pytest.raises(TypeError, match="`_scaled` must be called by compiled functions"):
+        _scaled(np.ones(1), 2.0)

@@ -13,7 +13,8 @@ from onepass.bundles.sampling import IMAGE_OPTIONS, OWN_OPTIONS, SOUND_OPTIONS
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.machine import machine, weights
-from onepass.machine.kernels import BFLOAT16, INT8, LANES, compiled, multiply_kind, pad_channels
+from onepass.machine.compiler import entry
+from onepass.machine.kernels import BFLOAT16, INT8, LANES, multiply_kind, pad_channels
 from onepass.machine.machine import StepMachine
 from onepass.machine.weights import WEIGHTS, narrow_matrix, pack_matrix, scales_of
 
@@ -27,7 +28,7 @@ def all_weights(monkeypatch):
     monkeypatch.setattr(weights, "WORTH_NARROWING", 1)
 
 
-@compiled
+@entry
 def times(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors):
     multiply_kind(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors, y, y_stride)
 
