@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-parallel = numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)
+from onepass.machine.compiler import compiled, entry
 
 # An edge: the mass below it, the mass above it, the density at it, and its z.
 Edge = tuple[float, float, float, float]
@@ -163,7 +162,7 @@ def stretch_of(scale_off: float) -> float:
     return 1.0 / (1.0 - scale_off) if scale_off < LARGEST_GROWTH else math.exp(scale_off) * 1.0001
 
 
-@compiled
+@entry
 def absorb(
     means: np.ndarray,
     log_scales: np.ndarray,
@@ -370,7 +369,7 @@ def _extreme_odds(
     return math.log(masses[0] / masses[3]), math.log(masses[1] / masses[2])
 
 
-@compiled
+@entry
 def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
     """Write the odds of all elements to `t`.
 
@@ -384,7 +383,7 @@ def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> N
         t[i] = warp_odds(math.log(upper / lower))
 
 
-@parallel
+@functools.partial(entry, parallel=True)
 def split_bounded(
     arrays: Parameters,
     offs: Parameters,
@@ -483,7 +482,7 @@ class Categorical(NamedTuple):
         return Split(t, margin)
 
 
-@compiled
+@entry
 def _split_categorical(
     logits: np.ndarray,
     tolerance: np.ndarray,

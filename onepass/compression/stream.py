@@ -27,8 +27,9 @@ from typing import Any, NamedTuple, Protocol
 import numba
 import numpy as np
 
-from onepass.compression.odds import REACH, Split, compiled, parallel
+from onepass.compression.odds import REACH, Split
 from onepass.foundation.errors import UserError
+from onepass.machine.compiler import compiled, entry
 
 PRECISION = 24  # bits of an integer probability
 # Steps of t, in units of 1/1024. Coarse steps cost bits; with fine steps few shifts fit a group.
@@ -92,7 +93,7 @@ def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
     return int(bin_), distance
 
 
-@compiled
+@entry
 def _trial(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, step: float, which: int, costs: np.ndarray
 ) -> tuple[float, float]:
@@ -133,7 +134,7 @@ def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> 
     return True
 
 
-@parallel
+@functools.partial(entry, parallel=True)
 def _search(
     t: np.ndarray,
     margin: np.ndarray,
@@ -183,7 +184,7 @@ def _step_sizes() -> np.ndarray:
     return STEPS / 1024.0
 
 
-@compiled
+@entry
 def _round_each(
     t: np.ndarray,
     steps: np.ndarray,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba import _dynfunc
+from numba import _dynfunc  # type: ignore[attr-defined]  # has no stub
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
@@ -87,12 +87,13 @@ def compiled(function: Callable[..., Any]) -> Any:
     return _Callee(function, targetoptions=options, pipeline_class=_CompilerForCallers)
 
 
-def entry(function: Callable[..., Any]) -> Any:
+def entry(function: Callable[..., Any], parallel: bool = False) -> Any:
     """Compile a function with Numba; the code is cached on disk if its folder is writable."""
+    options = {**_OPTIONS, "parallel": parallel}
     try:
-        made: Any = numba.njit(cache=True, **_OPTIONS)(function)
+        made: Any = numba.njit(cache=True, **options)(function)
     except RuntimeError:
-        return numba.njit(**_OPTIONS)(function)
+        return numba.njit(**options)(function)
     # Numba checks only the file of `function`, and would use stale code of functions that it calls.
     made._cache._cache_file._source_stamp = _stamp(function)
     for name in ("load_overload", "save_overload"):  # the disk may be full or read-only
