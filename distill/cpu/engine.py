@@ -15,10 +15,8 @@ batch, the sizes of the chunks or the number of threads.
 
 import dataclasses
 import math
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +33,6 @@ from onepass.foundation.errors import must_be
 from onepass.foundation.runtime import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.noise import FOLD_LANE, KEY_PARITY
-from onepass.machine import kernels
 from onepass.machine.compiler import compiled, entry
 from onepass.machine.kernels import (
     FLOAT_BYTES,
@@ -52,15 +49,9 @@ from onepass.machine.kernels import (
 TILE_ROWS = 80 * ROWS
 """Largest number of bunches per tile: its activations and a layer's weights fit the cache."""
 
-# Numba's cache checks only one file. As the name of this field is part of every compiled function's
-# signature, the cache depends on the kernels' sources as well.
-_MODULES = (kernels, flow_kernels)
-_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in _MODULES)
-_KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
-
 _COUNTS = (
     *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
-    *("gate_inputs", "gate_vectors", "bunch", "held_inputs", "row_samples", _KERNELS),
+    *("gate_inputs", "gate_vectors", "bunch", "held_inputs", "row_samples"),
 )
 SIZES = np.dtype([*((name, np.int64) for name in _COUNTS), ("min_log_scale", np.float64)])
 """Record type of the sizes that all layers share."""
