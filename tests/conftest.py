@@ -7,6 +7,7 @@ from pathlib import Path
 
 import costs
 import forgetting
+import four_devices
 import made_once
 import pytest
 import slow_cases
@@ -64,6 +65,8 @@ def pytest_configure(config):
         for threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(threads, "1")
     config.pluginmanager.register(tiers.ProcessWatch())
+    config.addinivalue_line("markers", "four_devices(engine): see tests/four_devices.py")
+    config.pluginmanager.register(four_devices.FourDevices())
     config.pluginmanager.register(costs.Costs())
     config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
 

@@ -131,9 +131,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "benchmarks/test_audio_benchmark.py": {
         "test_the_plain_loop_draws_the_levels_of_the_sampler": ("4x64-*",),
     },
-    "benchmarks/test_image_passes.py": {
-        "test_no_pixel_of_a_network_changes_one_before_it": ("1",),
-    },
     "benchmarks/test_image_benchmark.py": {
         "test_a_stopped_naive_sampler_draws_the_first_pixels_and_no_more": ("False",),
     },

@@ -1,7 +1,6 @@
-"""The house rules that a machine can see: documented, and free of `assert`."""
+"""The house rules that no linter sees: files hold enough, import by name, say numbers alike."""
 
 import ast
-import functools
 import re
 from pathlib import Path
 
@@ -34,56 +33,19 @@ BY_STRING = {
 }
 
 IMPORTERS = ("import_module", "pkgutil.resolve_name")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def library():
     for place in PLACES:
-        path = ROOT / place
-        for module in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        for module in sorted((ROOT / place).rglob("*.py")):
             yield str(module.relative_to(ROOT)), module.read_text(encoding="utf-8")
-
-
-@functools.lru_cache(maxsize=1)
-def parsed(text):
-    """Returns all nodes of a text, its tree first."""
-    return [*ast.walk(ast.parse(text))]
-
-
-def asserts(text):
-    return [
-        f"assert in line {node.lineno}" for node in parsed(text) if isinstance(node, ast.Assert)
-    ]
-
-
-def is_half_of_another(node):
-    """Returns whether the definition only adds to one that has its docstring already."""
-    names = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
-    return bool(names & {"setter", "deleter", "overload", "override"})
-
-
-def public(node, prefix=""):
-    """Yields `(name, node)` of every public class, function and method within the node."""
-    for child in node.body:
-        if isinstance(child, (*FUNCTIONS, ast.ClassDef)) and not child.name.startswith("_"):
-            yield prefix + child.name, child
-            if isinstance(child, ast.ClassDef):
-                yield from public(child, f"{prefix}{child.name}.")
-
-
-def undocumented(text):
-    """Returns the name of everything public that has no docstring."""
-    tree = parsed(text)[0]
-    named = [("the module", tree)]
-    named += [(name, node) for name, node in public(tree) if not is_half_of_another(node)]
-    return [f"{name} has no docstring" for name, node in named if not ast.get_docstring(node)]
 
 
 def imports_by_string(text):
     """Returns every import of a module by a string, unless it names a package of others."""
-    tree, found = parsed(text)[0], []
+    tree, found = ast.parse(text), []
     known = {ast.unparse(node.targets[0]): node.value for node in tree.body if is_constant(node)}
-    for node in parsed(text) if any(name in text for name in IMPORTERS) else ():
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(IMPORTERS):
             name = known.get(ast.unparse(node.args[0]), node.args[0])
             first = name.value.split(".")[0] if isinstance(name, ast.Constant) else ""
@@ -105,9 +67,8 @@ def test_an_import_of_our_own_by_a_string_is_caught(name):
     assert imports_by_string(f"z = pkgutil.resolve_name({name})\n")
 
 
-@pytest.mark.parametrize("text", ['import_module("wave")', 'X = "jax.export"\nimport_module(X)'])
-def test_a_package_of_others_may_be_imported_by_a_string(text):
-    assert imports_by_string(text) == []
+def test_a_package_of_others_may_be_imported_by_a_string():
+    assert imports_by_string('import_module("wave")\nX = "jax.export"\nimport_module(X)') == []
 
 
 def test_the_library_keeps_the_rules():
@@ -116,9 +77,7 @@ def test_the_library_keeps_the_rules():
         read.add(place.split("/")[0])
         if len(text.splitlines()) < SHORT_LINES and not place.endswith("__init__.py"):
             short.add(place)
-        for rule in (asserts, undocumented):
-            broken += [f"{place}: {found}" for found in rule(text)]
-        if place not in BY_STRING:
+        if place not in BY_STRING and any(name in text for name in IMPORTERS):
             broken += [f"{place}: {found}" for found in imports_by_string(text)]
     assert broken == []
     assert short == SHORT.keys()
@@ -145,18 +104,3 @@ def test_the_least_number_is_said_in_one_way():
 )
 def test_another_way_is_caught(text):
     assert other_words(text) == ["line 1"]
-
-
-def test_an_assert_inside_a_function_is_caught():
-    assert asserts("def f(x):\n    assert x\n") == ["assert in line 2"]
-
-
-def test_what_is_public_and_undocumented_is_caught():
-    text = "class A:\n  def f(self): ...\n  def _g(self): ...\nasync def h(): ...\nclass _B: ...\n"
-    found = [line.removesuffix(" has no docstring") for line in undocumented(text)]
-    assert found == ["the module", "A", "A.f", "h"]
-
-
-def test_what_is_documented_passes():
-    text = '"""M."""\ndef f():\n  """F."""\n  def inner(): ...\n@overload\ndef g(): ...\n'
-    assert undocumented(text) == []

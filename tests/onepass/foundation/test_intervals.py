@@ -39,36 +39,23 @@ def test_equal_weights_give_the_textbook_interval():
     measure = weighted_mean(np.array([1.0, 2.0, 4.0]))
     half = 4.30265 * math.sqrt(7.0 / 3.0 / 3.0)
     assert (measure.mean, measure.n) == (pytest.approx(7 / 3), 3)
-    assert (measure.low, measure.high) == (
-        pytest.approx(7 / 3 - half, abs=1e-4),
-        pytest.approx(7 / 3 + half, abs=1e-4),
-    )
+    assert [measure.low, measure.high] == pytest.approx([7 / 3 - half, 7 / 3 + half], abs=1e-4)
     assert weighted_mean(np.array([1.0, 2.0, 4.0]), np.full(3, 7.0)) == measure
-
-
-def test_all_of_twenty_is_no_certainty():
-    measure = share_of(np.ones(20))
-    assert (measure.mean, measure.high) == (1.0, pytest.approx(1.0))
-    assert measure.low == pytest.approx(0.8389, abs=1e-4)
 
 
 def test_one_value_has_no_interval():
     for measure in (weighted_mean(np.array([2.0])), finite_mean([2.0, math.nan])):
         assert (measure.mean, measure.low, measure.high, measure.n) == (2.0, None, None, 1)
-    assert (
-        format_measure(dataclasses.asdict(weighted_mean(np.array([2.0]))))
-        == "2.000 (no interval, n 1)"
-    )
-    assert share_of(np.ones(1)).low < 0.5
+        written = json.loads(json.dumps(dataclasses.asdict(measure), allow_nan=False))
+        assert format_measure(written).startswith("2.000 (no interval, n 1")
 
 
 def test_what_is_not_finite_is_counted():
     measure = finite_mean([1.0, math.nan, 3.0, math.inf])
     assert (measure.mean, measure.n, measure.undefined) == (2.0, 2, 2)
     assert format_measure(dataclasses.asdict(measure)).endswith("n 2, few, 2 undefined)")
-    assert (
-        format_measure(dataclasses.asdict(finite_mean([math.nan]))) == "nan (no value, 1 undefined)"
-    )
+    nothing = dataclasses.asdict(finite_mean([math.nan]))
+    assert format_measure(nothing) == "nan (no value, 1 undefined)"
 
 
 @pytest.mark.parametrize("values", [[math.inf, 1.0], [math.inf, -math.inf], [math.nan, 1.0]])
@@ -84,12 +71,5 @@ def test_few_values_are_called_few():
 
 
 def test_a_measure_of_an_older_folder_is_still_written():
-    assert (
-        format_measure({"mean": 0.5, "low": 0.25, "high": 0.75}, 100.0, 1)
-        == "50.0 (95%: 25.0 to 75.0)"
-    )
-
-
-def test_a_measure_is_strict_json():
-    written = json.dumps(dataclasses.asdict(weighted_mean(np.array([2.0]))), allow_nan=False)
-    assert json.loads(written)["mean"] == 2.0
+    older = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    assert format_measure(older, 100.0, 1) == "50.0 (95%: 25.0 to 75.0)"

@@ -8,21 +8,11 @@ import pytest
 from package_exports import lazy_names
 
 PACKAGES = (
-    *(
-        "onepass.networks",
-        "onepass.compression",
-        "distill",
-        "distill.losses",
-        "onepass.likelihoods",
-        "onepass",
-    ),
-    *("pixelcnn", "pixelcnn.data", "pixelcnn.networks", "pixelcnn.sampling", "onepass.replicator"),
-    *(
-        "onepass.replicator.launch.command",
-        "onepass.foundation.errors",
-        "onepass.foundation.progress",
-    ),
-    *("onepass.replicator.training.config", "serving", "wavenet", "wavenet.features"),
+    *("onepass.networks", "onepass.compression", "distill", "distill.losses", "onepass"),
+    *("onepass.likelihoods", "pixelcnn", "pixelcnn.data", "pixelcnn.networks", "serving"),
+    *("pixelcnn.sampling", "onepass.replicator", "onepass.replicator.launch.command", "wavenet"),
+    *("onepass.foundation.errors", "onepass.foundation.progress", "wavenet.features"),
+    "onepass.replicator.training.config",
 )
 LAZY = ("onepass.likelihoods", "onepass", "onepass.replicator", "serving")
 
@@ -33,12 +23,8 @@ def test_every_public_name_is_that_of_its_module(package):
     assert names
     for name, defined in names.items():
         assert getattr(module, name) is defined()
-
-
-@pytest.mark.parametrize("package", LAZY)
-def test_an_unknown_name_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nothing'"):
-        _ = importlib.import_module(package).Nothing
+        _ = module.Nothing
 
 
 @pytest.mark.integration

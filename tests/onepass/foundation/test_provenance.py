@@ -23,18 +23,14 @@ def repository(tmp_path):
 
 
 @needs_git
-def test_the_revision_is_that_of_the_checkout(repository, monkeypatch):
+def test_the_revision_is_that_of_the_checkout_and_not_of_a_repository_around_it(
+    repository, monkeypatch
+):
     monkeypatch.setattr(card, "ROOT", repository)
-    head = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True
-    )
-    assert card.git_revision() == head.stdout.strip()
-
-
-@needs_git
-def test_a_package_installed_inside_another_repository_has_no_revision(repository, monkeypatch):
-    installed = repository / "venv" / "site-packages"
-    installed.mkdir(parents=True)
+    words = ["git", "-C", str(repository), "rev-parse", "HEAD"]
+    head = subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    assert card.git_revision() == head
+    (installed := repository / "venv" / "site-packages").mkdir(parents=True)
     monkeypatch.setattr(card, "ROOT", installed)
     assert card.git_revision() == "unknown"
 

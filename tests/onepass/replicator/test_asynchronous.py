@@ -1,7 +1,6 @@
 """Asynchronous updates: none is lost, and whoever is killed, the others know what to do."""
 
 import contextlib
-import json
 import signal
 import time
 import types
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from asynchronous_run import alone
-from processes import ROOT, TensorflowProcess, run_together, wait_until
+from processes import ROOT, TensorflowProcess, wait_until
 from toys import Line, line_batch
 
 from onepass.foundation.errors import UserError
@@ -88,38 +87,6 @@ def test_one_worker_trains_as_one_device_and_all_processes_end(tasks):
     for process in others:
         assert process.ended(END_SECONDS) == 0
         assert "has ended" in process.output()
-
-
-@pytest.fixture(scope="module")
-def in_process(tmp_path_factory):
-    """Return the result of each check of servers_in_process.py."""
-    folder, program = tmp_path_factory.mktemp("servers"), SCRIPT.with_name("servers_in_process.py")
-    [(status, log)] = run_together(program, folder, [{}], LIMIT_SECONDS, [folder])
-    assert status == 0, log
-    lines = [line.split(" ", 1) for line in log.splitlines() if line.endswith(("}", "]"))]
-    return {name: json.loads(text) for name, text in lines if name.isalpha()}
-
-
-@pytest.mark.integration
-def test_optimizers_of_every_make_train_on_servers_as_on_one_device(in_process):
-    found = in_process["optimizers"]
-    assert set(found) == {"keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own"}
-    for kind, (apart, losses) in found.items():
-        assert apart < 1e-6, kind
-        assert losses[-1] != pytest.approx(losses[0], rel=1e-2), kind
-
-
-@pytest.mark.integration
-def test_run_makes_as_many_updates_as_it_is_asked_for(in_process):
-    assert in_process["run"] == [20, 20]
-
-
-@pytest.mark.integration
-def test_a_timed_save_jumps_past_no_evaluation_and_not_past_the_end(in_process):
-    found = in_process["trainer"]
-    assert found["outcome"] == [12, "done"]
-    assert found["evaluated"] == [4, 8, 12]
-    assert found["best"] == found["last line"] == 12
 
 
 def loss_after(arrays):

@@ -1,33 +1,58 @@
 """Every primitive against numpy, forward and gradient; every way to train against one device."""
 
+import functools
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from in_replicas import run_checks
-from replicator_checks import ALL_DTYPES, SIZES, TRAINED, samples
+from replicated import (
+    KINDS,
+    STEPS,
+    batches,
+    copies,
+    endless,
+    loss_of,
+    optimizer_of,
+    replicator_of,
+    run_step,
+    trained,
+    weights_of,
+)
 
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
 from onepass.replicator.strategies.base import replica_batches, uneven_rows_error
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.four_devices("tensorflow")]
+
+SIZES = (1, 2, 4)  # replicas of a primitive
+TRAINED = (1, 4)  # and of a training
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
 
 
-@pytest.fixture(scope="module")
-def checks(tmp_path_factory):
-    return run_checks("replicator_checks", tmp_path_factory.mktemp("checks"))
+def probe(size, function, like):
+    """Returns [[results of replica 0], ...]; `like` are values with their shapes and dtypes."""
+    replicator = replicator_of(size)
+    with replicator.scope():
+        slots = [tf.Variable(tf.zeros_like(v), trainable=False) for v in like]
 
+    def step(replicator):
+        for slot, value in zip(slots, function(replicator), strict=True):
+            slot.assign(value)
 
-@pytest.fixture(scope="module")
-def training(tmp_path_factory):
-    return run_checks("replicator_training_checks", tmp_path_factory.mktemp("training"))
+    run_step(replicator, step)
+    return [list(row) for row in zip(*[copies(slot) for slot in slots], strict=True)]
 
 
 def extreme(x, g, reduce):
     """Returns the extreme, and its gradient: in equal shares to all who have it."""
     y = reduce(x, axis=0)
     has = x == y
-    return np.broadcast_to(y, x.shape), has / has.sum(axis=0) * g.sum(axis=0)
+    return alike(y, x), has / has.sum(axis=0) * g.sum(axis=0)
 
 
 def gathered(x, g):
@@ -44,87 +69,219 @@ def alike(y, x):
     return np.broadcast_to(y, x.shape)
 
 
-# From the values x and weights g of all replicas to (y, gradient) of all replicas.
-EXPECTED = {
-    "sum": lambda x, g: (alike(x.sum(0), x), alike(g.sum(0), x)),
-    "mean": lambda x, g: (alike(x.mean(0), x), alike(g.mean(0), x)),
-    "min": lambda x, g: extreme(x, g, np.min),
-    "max": lambda x, g: extreme(x, g, np.max),
-    "gather": gathered,
-    "broadcast": lambda x, g: (alike(x[-1], x), to_last(g)),
-    "map_gather": lambda x, g: (gathered(x**2, g)[0], 2 * x * g.sum(axis=0)),
-    "map_reduce": lambda x, g: (alike((x**2).sum(0), x), 2 * x * g.sum(0)),
+# A primitive, and from the values x and weights g of all replicas (y, gradient) of all replicas.
+PRIMITIVES = {
+    "sum": (
+        lambda replicator, x: replicator.all_sum(x),
+        lambda x, g: (alike(x.sum(0), x), alike(g.sum(0), x)),
+    ),
+    "mean": (
+        lambda replicator, x: replicator.all_reduce(x, "mean"),
+        lambda x, g: (alike(x.mean(0), x), alike(g.mean(0), x)),
+    ),
+    "min": (
+        lambda replicator, x: replicator.all_reduce(x, "min"),
+        lambda x, g: extreme(x, g, np.min),
+    ),
+    "max": (
+        lambda replicator, x: replicator.all_reduce(x, "max"),
+        lambda x, g: extreme(x, g, np.max),
+    ),
+    "gather": (lambda replicator, x: replicator.all_gather(x), gathered),
+    "broadcast": (
+        lambda replicator, x: replicator.broadcast(x, replicator.num_replicas - 1),
+        lambda x, g: (alike(x[-1], x), to_last(g)),
+    ),
+    "map_gather": (
+        lambda replicator, x: replicator.map_gather(tf.square, x),
+        lambda x, g: (gathered(x**2, g)[0], 2 * x * g.sum(axis=0)),
+    ),
+    "map_reduce": (
+        lambda replicator, x: replicator.map_reduce(tf.square, x, "sum"),
+        lambda x, g: (alike((x**2).sum(0), x), 2 * x * g.sum(0)),
+    ),
 }
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("primitive", EXPECTED)
-def test_a_primitive_and_its_gradient_are_those_of_numpy(checks, primitive, size):
-    found = checks("primitives")[primitive][size]
-    values, gradients = EXPECTED[primitive](found["x"], found["weights"])
-    assert len(found["rows"]) == size
-    for replica, (value, gradient) in enumerate(found["rows"]):
-        np.testing.assert_array_equal(value, values[replica])
-        np.testing.assert_allclose(gradient, gradients[replica], rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_a_primitive_and_its_gradient_are_those_of_numpy(name, size):
+    primitive, expected = PRIMITIVES[name]
+    x = np.random.default_rng(0).integers(-3, 4, (size, 2, 3)).astype(np.float32)
+    shape = (size, *x.shape) if "gather" in name else x.shape
+    weights = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    values, gradients = expected(x, weights)
+
+    def function(replicator):
+        own, weight = (tf.constant(each)[replicator.replica_id] for each in (x, weights))
+        with tf.GradientTape() as tape:
+            tape.watch(own)
+            y = primitive(replicator, own)
+            loss = tf.reduce_sum(weight * y)
+        return [y, tape.gradient(loss, own)]
+
+    found = probe(size, function, [values[0], x[0]])
+    assert len(found) == size
+    for (value, gradient), *wanted in zip(found, values, gradients, strict=True):
+        np.testing.assert_array_equal(value, wanted[0])
+        np.testing.assert_allclose(gradient, wanted[1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ALL_DTYPES)
-def test_broadcast_and_gather_move_every_bit_of_every_dtype(checks, dtype):
-    place, values = ALL_DTYPES.index(dtype), samples(dtype)
-    for row in checks("every_dtype"):
-        assert row[place] == values[2].tobytes()
-        assert row[place + len(ALL_DTYPES)] == values.tobytes()
+def samples(dtype):
+    """Returns [4, 3] values of a dtype, with the awkward ones."""
+    dtype = tf.as_dtype(dtype)
+    if dtype == tf.bool:
+        return np.array([[0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 0]], bool)
+    if dtype.is_integer:
+        return np.array([[dtype.min, dtype.max, 1 + k] for k in range(4)], dtype.as_numpy_dtype)
+    rows = np.array([[-0.0, np.inf, 1.5 + k] for k in range(4)])
+    if dtype.is_complex:
+        rows = rows[::-1] + 0j
+        rows.imag = [[np.nan, -0.0, 2.5 + k] for k in range(4)]
+    return rows.astype(dtype.as_numpy_dtype)
 
 
-def test_broadcast_and_gather_move_strings_of_any_length_and_byte(checks):
-    found = checks("strings")
-    for copy in found["slots"][0]:
-        np.testing.assert_array_equal(copy, found["words"][1])
-    for copy in found["slots"][1]:
-        np.testing.assert_array_equal(copy, found["words"])
+def test_broadcast_and_gather_move_every_bit_of_every_dtype():
+    tables = {dtype: samples(dtype) for dtype in DTYPES}
+
+    def function(replicator):
+        values = {k: tf.constant(v)[replicator.replica_id] for k, v in tables.items()}
+        moved, rows = replicator.broadcast(values, source=2), replicator.all_gather(values)
+        return [each[k] for each in (moved, rows) for k in DTYPES]
+
+    wanted = [table[2] for table in tables.values()] + [*tables.values()]
+    for row in probe(4, function, wanted):
+        for dtype, value, other in zip(DTYPES * 2, row, wanted, strict=True):
+            assert value.tobytes() == other.tobytes(), dtype
 
 
-def test_other_numbers_are_summed_in_their_own_dtype(checks):
+def test_broadcast_and_gather_move_strings_of_any_length_and_byte():
+    words = np.array([["?", "a"], ["a longer one", "b\0c"], ["\xff\x00é", ""], ["d", "e"]])
+    words = np.char.encode(words, "utf-8").astype(object)
+    words[1, 1] = b"b\0c"
+
+    def function(replicator):
+        value = tf.constant(words)[replicator.replica_id]
+        return [replicator.broadcast(value, source=1), replicator.all_gather(value)]
+
+    for one, every in probe(4, function, [tf.constant(words[1]), tf.constant(words)]):
+        np.testing.assert_array_equal(one, words[1])
+        np.testing.assert_array_equal(every, words)
+
+
+def test_other_numbers_are_summed_in_their_own_dtype():
+    def function(replicator):
+        index = replicator.replica_id
+        return [
+            replicator.all_sum(tf.cast(index, tf.int32) + 1),
+            replicator.all_sum(tf.cast(index, tf.uint8) + tf.constant(100, tf.uint8)),
+            replicator.all_sum(tf.cast(index, tf.bfloat16)),
+            replicator.all_sum(tf.complex(1.0, tf.cast(index, tf.float32))),
+            replicator.all_reduce(tf.cast(index, tf.int32), "max"),
+        ]
+
+    like = [np.int32(0), np.uint8(0), tf.constant(0, tf.bfloat16), np.complex64(0), np.int32(0)]
     wrapped = (4 * 100 + 6) % 256
-    for row in checks("sums_of_other_numbers"):
-        assert row == [1 + 2 + 3 + 4, wrapped, 0 + 1 + 2 + 3, 4 + 6j, 3]
+    for row in probe(4, function, like):
+        assert [complex(v) for v in row] == [1 + 2 + 3 + 4, wrapped, 0 + 1 + 2 + 3, 4 + 6j, 3]
 
 
-def test_a_nest_comes_back_as_it_went_in(checks):
-    for row in checks("nests"):
+def test_a_nest_comes_back_as_it_went_in():
+    def function(replicator):
+        index = tf.cast(replicator.replica_id, tf.float32)
+        nest = {"a": [index, None], "b": (tf.cast(index, tf.int64), index[tf.newaxis])}
+        summed = replicator.all_sum(nest)
+        assert summed["a"][1] is None and isinstance(summed["b"], tuple)
+        return [summed["a"][0], *summed["b"]]
+
+    for row in probe(4, function, [np.float32(0), np.int64(0), np.zeros(1, np.float32)]):
         assert [float(np.squeeze(value)) for value in row] == [6, 6, 6]
 
 
-def test_what_a_primitive_cannot_do_is_refused(checks):
-    assert checks("refusals") == {
-        "reducer": "`reducer` must be sum, mean, min or max, got 'product'.",
-        "mean": "A mean needs floating values, got int32.",
-        "sum": "A sum needs numbers, got bool.",
-        "max": "A minimum or maximum needs an order, complex64 has none.",
-        "source": "`source` must be in [0, 2), got 2.",
-        "device": "`index` must be in [0, 1), got 1: a replica has 1 logical device(s).",
-    }
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda replicator: replicator.all_reduce(1.0, "product"),
+            "`reducer` must be sum, mean, min or max, got 'product'.",
+        ),
+        (
+            lambda replicator: replicator.all_reduce(tf.constant(1), "mean"),
+            "A mean needs floating values, got int32.",
+        ),
+        (lambda replicator: replicator.all_sum(tf.constant(True)), "A sum needs numbers, got bool"),
+        (
+            lambda replicator: replicator.all_reduce(tf.complex(1.0, 0.0), "max"),
+            "A minimum or maximum needs an order, complex64 has none.",
+        ),
+        (lambda replicator: replicator.broadcast(1.0, 2), "`source` must be in [0, 2), got 2."),
+        (
+            lambda replicator: replicator.logical_device(1).__enter__(),
+            "`index` must be in [0, 1), got 1: a replica has 1 logical device(s).",
+        ),
+    ],
+)
+def test_what_a_primitive_cannot_do_is_refused(function, said):
+    with pytest.raises(ValueError) as caught:
+        run_step(replicator_of(2), function)
+    assert str(caught.value).startswith(said)
 
 
-def test_outputs_are_means_or_those_of_the_first_replica(checks):
-    outputs = checks("outputs")
-    assert (outputs["mean"], outputs["first"], outputs["none"]) == (1.5, 7, None)
+def test_outputs_are_means_or_those_of_the_first_replica():
+    replicator = replicator_of(4)
+
+    def step(batch):
+        index = replicator.replica_id
+        return {"mean": tf.cast(index, tf.float32), "first": index + 7, "none": None, "rows": batch}
+
+    rows = iter(replicator.batches(endless(np.arange(8, dtype=np.float32))))
+    outputs = replicator.compile(step)(rows)
+    assert (float(outputs["mean"]), int(outputs["first"]), outputs["none"]) == (1.5, 7, None)
     np.testing.assert_array_equal(outputs["rows"], [3, 4])
 
 
-def test_replicas_share_the_rows_of_a_batch_in_order(checks):
-    np.testing.assert_array_equal(checks("rows_of_batches"), np.arange(24).reshape(3, 4, 2))
+def rows_seen(replicator, iterator):
+    """Return the two rows of every replica, of three calls."""
+    with replicator.scope():
+        slot = tf.Variable(tf.zeros([2], tf.int64), trainable=False)
+    call, seen = replicator.compile(lambda batch: slot.assign(batch) * 0), []
+    for _ in range(3):
+        call(iterator)
+        seen.append(copies(slot))
+    return seen
 
 
-def test_replicas_share_the_batches_of_input_fn(checks):
-    contexts, seen = checks("rows_of_input_fn")
+def test_replicas_share_the_rows_of_a_batch_in_order():
+    replicator, rows = replicator_of(4), np.arange(24, dtype=np.int64).reshape(3, 8)
+    found = rows_seen(replicator, iter(replicator.batches(endless(*rows))))
+    np.testing.assert_array_equal(found, rows.reshape(3, 4, 2))
+
+
+def test_replicas_share_the_batches_of_input_fn():
+    replicator, contexts = replicator_of(2), []
+
+    def input_fn(context):
+        contexts.append((context.num_input_pipelines, context.num_replicas_in_sync))
+        return tf.data.Dataset.range(12).batch(2, drop_remainder=True)
+
+    found = rows_seen(replicator, iter(replicator.dataset(input_fn)))
+    np.testing.assert_array_equal(found, np.arange(12).reshape(3, 2, 2))
     assert contexts == [(1, 2)]
-    np.testing.assert_array_equal(seen, np.arange(12).reshape(3, 2, 2))
 
 
-def test_rows_that_the_replicas_do_not_divide_are_refused(checks):
-    rule = "UserError: The rows of a global batch must be a multiple of 4 replicas"
-    assert checks("uneven_rows") == [f"{rule}, got 6.", f"{rule}."]
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: tf.data.Dataset.from_tensors(np.zeros((6, 1))), ", got 6."),
+        (lambda: tf.data.Dataset.range(12).batch(6), "."),
+    ],
+)
+def test_rows_that_the_replicas_do_not_divide_are_refused(make, said):
+    replicator = replicator_of(4)
+    with pytest.raises(UserError) as caught:
+        replicator.compile(lambda batch: None)(iter(replicator.batches(make())))
+    rule = "The rows of a global batch must be a multiple of 4 replicas"
+    assert str(caught.value) == rule + said
 
 
 def test_every_replica_that_asks_meets_the_batch_that_is_refused():
@@ -154,73 +311,160 @@ def test_a_process_makes_its_own_rows_and_no_others(monkeypatch):
         replicator.batches(lambda index, count: steps.map(lambda row: row[: 6 // count]))
 
 
-def test_data_that_ends_ends_the_steps(checks):
-    assert checks("end_of_data") == 3
+def test_data_that_ends_ends_the_steps():
+    replicator, calls = replicator_of(2), []
+    iterator = iter(replicator.batches(tf.data.Dataset.range(12).batch(4)))
+    call = replicator.compile(lambda batch: tf.reduce_sum(batch))
+    with pytest.raises(tf.errors.OutOfRangeError):
+        while True:
+            calls.append(call(iterator))
+    assert len(calls) == 3
 
 
-def same_as_single(found, single):
-    for weight, other in zip(found[0], single[0], strict=True):
+@functools.cache
+def alone(kind):
+    """Return the weights and losses of one device."""
+    return trained(strategies.single(), kind)
+
+
+def assert_close(found, expected):
+    for weight, other in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(weight, other, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], single[1], rtol=1e-5)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", TRAINED[1:])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrapped_optimizer_trains_as_on_one_device(kind):
+    assert_close(trained(replicator_of(4), kind), alone(kind))
+    losses = alone(kind)[1]
+    assert losses[0] != pytest.approx(losses[-1], rel=1e-2)
+
+
+def shards():
+    return strategies.sharded({"batch": 2, "model": 2}, {})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "legacy"])
+def test_a_wrapped_optimizer_of_shards_trains_as_on_one_device(kind):
+    assert_close(trained(shards(), kind), alone(kind))
+
+
+def test_what_shards_cannot_run_is_refused_in_a_line():
+    replicator = shards()
+    with pytest.raises(UserError, match=r"^The strategy sharded cannot run `Adam`: its fused ope"):
+        replicator.wrap_optimizer(optimizer_of("legacy"))
+    with replicator.scope():
+        count = tf.Variable(0.0, name="count")
+
+    def step(batch):
+        tf.cond(tf.reduce_sum(batch) > 0, lambda: count.assign_add(1.0).read_value(), lambda: 0.0)
+        return count + 1.0
+
+    with pytest.raises(UserError, match=r"^`count:0` is assigned and then read in another tf.cond"):
+        replicator.compile(step)(iter(replicator.batches(batches())))
+
+
+@pytest.mark.parametrize("size", TRAINED)
+def test_a_row_that_overflows_in_float16_skips_the_step_on_every_replica(size):
+    rows = np.ones([STEPS, 8, 1], np.float32)
+    rows[2, -1] = 1e4
+    replicator = replicator_of(size)
+    with replicator.scope():
+        weight = tf.Variable([2.0])
+        inner = keras.optimizers.SGD(0.1)
+        scaling = keras.optimizers.LossScaleOptimizer(inner, 1024.0, dynamic_growth_steps=2)
+        scaling.build([weight])
+        optimizer = replicator.wrap_optimizer(scaling)
+
+    def step(batch):
+        with tf.GradientTape() as tape:
+            half = tf.cast(weight, tf.float16) * tf.cast(batch, tf.float16)
+            loss = optimizer.scale_loss(tf.reduce_mean(tf.cast(half * half, tf.float32)))
+        optimizer.apply([tape.gradient(loss, weight)], [weight])
+        return tf.convert_to_tensor(optimizer.dynamic_scale)
+
+    call = replicator.compile(step)
+    iterator = iter(replicator.batches(tf.data.Dataset.from_tensor_slices(rows)))
+    assert [float(call(iterator)) for _ in range(STEPS)] == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
+    np.testing.assert_allclose(weight.numpy(), [2.0 * 0.8**4], rtol=1e-3)  # four steps of five
+
+
+@pytest.mark.parametrize("size", TRAINED)
+def test_several_steps_per_call_are_as_many_calls(size):
+    weights, losses = alone("own")
+    assert_close(trained(replicator_of(size), "own", STEPS), (weights, losses[-1:]))
+
+
+CPUS = [f"/device:CPU:{k}" for k in range(4)]
+
+
 @pytest.mark.parametrize(
-    "kind", ["keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own"]
+    ("make", "places"),
+    [
+        (lambda: strategies.single(logical_devices=CPUS[1:3]), [["CPU:1"], ["CPU:2"]]),
+        (
+            lambda: strategies.local(CPUS, devices_per_replica=2),
+            [["CPU:0", "CPU:2"], ["CPU:1", "CPU:3"]],
+        ),
+    ],
+    ids=["two on one", "two on each of two"],
 )
-def test_a_wrapped_optimizer_trains_as_on_one_device(training, kind, size):
-    found = training("optimizers")[kind]
-    same_as_single(found[size], found[1])
-    assert found[1][1][0] != pytest.approx(found[1][1][-1], rel=1e-2)
+def test_variables_lie_on_logical_devices_which_train_as_one_device(make, places):
+    replicator = make()
+    found = [[v.device[-5:] for v in variable.values] for variable in weights_of(replicator)]
+    assert found == places
+    assert_close(trained(replicator, "own"), alone("own"))
 
 
-@pytest.mark.parametrize("kind", ["keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "own"])
-def test_a_wrapped_optimizer_of_shards_trains_as_on_one_device(training, kind):
-    same_as_single(training("sharded_optimizers")[kind], training("optimizers")[kind][1])
+def test_operations_lie_on_logical_devices():
+    replicator, found = strategies.local(4, devices_per_replica=2), []
+
+    def step(replicator):
+        with replicator.logical_device(1):
+            found.append((tf.zeros([1]) + 1.0).device[-5:])
+
+    run_step(replicator, step)
+    assert found == ["CPU:1", "CPU:3"]
 
 
-def test_what_shards_cannot_run_is_refused_in_a_line(training):
-    legacy, assignment = training("refusals_of_shards")
-    assert legacy.startswith("The strategy sharded cannot run `Adam`: its fused operations")
-    assert assignment.startswith("`count:0` is assigned and then read in another tf.cond")
+def test_compiled_training_averages_figures_and_gradients():
+    results = []
+    for size in TRAINED:
+        replicator = replicator_of(size)
+        weights = weights_of(replicator)
+
+        def local(batch, replicator=replicator, weights=weights):
+            with tf.GradientTape() as tape:
+                loss = loss_of(replicator, weights, batch)
+            return {"loss": loss}, tape.gradient(loss, weights)
+
+        def moved(figures, gradients, weights=weights):
+            return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], figures
+
+        call = replicator.compile_training(local, moved, weights)
+        iterator = iter(replicator.batches(batches()))
+        losses = [float(call(iterator)["loss"]) for _ in range(STEPS)]
+        results.append(([w.numpy() for w in weights], losses))
+    assert_close(*results)
 
 
-@pytest.mark.parametrize("size", TRAINED)
-def test_a_row_that_overflows_in_float16_skips_the_step_on_every_replica(training, size):
-    scales, weight = training("loss_scaling")[size]
-    assert scales == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
-    np.testing.assert_allclose(weight, [2.0 * 0.8**4], rtol=1e-3)  # four steps of five
+def test_run_makes_its_steps():
+    replicator = replicator_of(2)
+    with replicator.scope():
+        count = tf.Variable(0, trainable=False)
 
+    def step(batch):
+        replicator.update([count], [count + 1])
+        return count + 0
 
-@pytest.mark.parametrize("size", TRAINED)
-def test_several_steps_per_call_are_as_many_calls(training, size):
-    weights, losses = training("optimizers")["own"][1]
-    same_as_single(training("steps_per_call")[size], (weights, losses[-1:]))
+    def run(num_steps):
+        return replicator.run(step, lambda context: batches(), num_steps, steps_per_call=3)
 
-
-def test_variables_and_ops_lie_on_logical_devices(training):
-    devices, _ = training("logical_devices")
-    assert devices == {
-        "two on one": [["CPU:1"], ["CPU:2"]],
-        "two on each of two": [["CPU:0", "CPU:2"], ["CPU:1", "CPU:3"]],
-    }
-    assert training("ops_on_logical_devices") == ["CPU:1", "CPU:3"]
-
-
-def test_logical_devices_train_as_one_device(training):
-    for found in training("logical_devices")[1].values():
-        same_as_single(found, training("optimizers")["own"][1])
-
-
-@pytest.mark.parametrize("size", TRAINED[1:])
-def test_compiled_training_averages_figures_and_gradients(training, size):
-    found = training("training")
-    same_as_single(found[size], found[1])
-
-
-def test_run_makes_its_steps(training):
+    assert int(run(6)) == int(count.numpy()) == 6
+    with pytest.raises(ValueError) as caught:
+        run(5)
     rule = "`num_steps` must be a positive multiple of `steps_per_call` (3), got 5."
-    assert training("run") == (6, rule)
+    assert str(caught.value) == rule and int(count.numpy()) == 6
 
 
 def test_one_replica_needs_no_strategy():
