@@ -4,28 +4,17 @@ import numpy as np
 import pytest
 from hostile_files import refused
 
-from onepass.compression.container import (
-    Container,
-    check_decoded,
-    checksum_of,
-    digest_of,
-    read,
-    read_for,
-)
+from onepass.compression import container
+from onepass.compression.container import Container, checksum_of, digest_of, read, read_for
 
 DIGEST = bytes(range(16))
 
 
 def example(**fields):
     made = dict(
-        kind="images",
-        digest=DIGEST,
-        levels=256,
-        checksum=7,
-        shape=(2, 8, 8, 3),
-        description={"condition": ["ü", 1]},
-        streams=(b"abc", b"", b"defg"),
-    )
+        kind="images", digest=DIGEST, levels=256, checksum=7, shape=(2, 8, 8, 3),
+        description={"condition": ["ü", 1]}, streams=(b"abc", b"", b"defg"),
+    )  # fmt: skip
     return Container(**(made | fields))
 
 
@@ -47,12 +36,9 @@ def test_every_cut_and_every_changed_byte_is_refused():
     refused(read, data + b"x")
 
 
-def test_what_is_no_such_file_differs_from_what_is_damaged():
+def test_what_is_no_such_file_what_is_damaged_and_what_is_later_differ():
     assert "must be written by" in refused(read, b"\x89PNG\r\n\x1a\n" + bytes(100))
     assert "damaged or truncated" in refused(read, example().to_bytes()[:-1])
-
-
-def test_a_later_format_is_named():
     data = example(version=4).to_bytes()
     assert "has format version 4; this program reads 1 to 3" in refused(read, data)
 
@@ -84,7 +70,7 @@ def test_a_digest_depends_on_names_shapes_and_every_weight():
 def test_other_elements_than_were_compressed_are_refused():
     elements = np.arange(12, dtype=np.uint8)
     parts = checksum_of(elements[5:], checksum_of(elements[:5]))
-    check_decoded(parts, example(checksum=checksum_of(elements)))
+    container.check_decoded(parts, example(checksum=checksum_of(elements)))
     other = checksum_of(elements[::-1])
-    line = refused(check_decoded, other, example(checksum=checksum_of(elements)))
+    line = refused(container.check_decoded, other, example(checksum=checksum_of(elements)))
     assert "more than the tolerance" in line

@@ -76,14 +76,6 @@ FED = "The network reads elements as numbers -1 to 1, shifted by one; before the
 
 
 @pytest.mark.usefixtures("eager")
-def test_evaluations_are_metrics_and_events(tmp_path):
-    trained(workdir=tmp_path, evaluate=WAVES, evaluate_every=3)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "dev" in line] == [3, 6]
-    assert list((tmp_path / "events").iterdir())
-
-
-@pytest.mark.usefixtures("eager")
 def test_more_steps_go_on_from_the_last_of_a_run_that_version_0_2_began(tmp_path):
     said, in_memory = [], trained()[0]
     trained(steps=3, workdir=tmp_path, log=said.append)
@@ -116,7 +108,6 @@ def test_iterables_datasets_and_functions_give_the_same_weights():
         np.testing.assert_array_equal(trained(batches=batches)[0], expected)
 
 
-@pytest.mark.usefixtures("eager")
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("decay", "steps", "jump"),
@@ -196,10 +187,7 @@ BAD = {
     "no batches": ([], "The batches ended after 0"),
     "rows": ([WAVES[0], WAVES[1] * np.nan], "`elements` must be finite, got nan at [1, 0]."),
     "ends": (iter([WAVES, WAVES]), "The batches ended after 2"),
-    "other rows": (
-        (WAVES, np.zeros([3, 40, 1])),
-        "`condition` must have 12 rows, as `elements`, got",
-    ),
+    "other rows": ((WAVES, np.zeros([3, 40, 1])), "`condition` must have 12 rows, as `elements`"),
     "later rows": ([{"elements": WAVES, "x": np.zeros(3)}], "`x` must have 12 rows"),
     "condition": ((WAVES, np.full([12, 40, 1], np.nan)), "`condition` must be finite, got nan"),
     "three": ((WAVES, WAVES, WAVES), "elements, or elements and a condition, got 3 arrays"),
@@ -216,15 +204,12 @@ def test_bad_data_is_one_line(kind):
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_integers_that_no_level_stands_for_are_named():
+def test_integers_that_no_level_stands_for_and_numbers_beyond_float32_are_named():
     network = keras.Sequential([keras.Input([None], dtype="int32"), keras.layers.Embedding(16, 16)])
     model = Autoregressive(network, Categorical(16), codec=Integers(16))
-    for wrong in (np.full([4, 8], 16), np.full([4, 8], 2**32 + 1), np.full([4, 8], -1)):
+    for wrong in (16, 2**32 + 1, -1):
         with pytest.raises(ValueError, match=r"`elements` must be in \[0, 15\] for 16 levels, got"):
-            fit(model, wrong, steps=1)
-
-
-def test_numbers_beyond_float32_are_named():
+            fit(model, np.full([4, 8], wrong), steps=1)
     model = Autoregressive(Line(), Gaussian(levels=None), codec=Reals())
     with pytest.raises(ValueError, match="must be finite, got 1e\\+300"):
         fit(model, np.full([4, 8], 1e300), steps=1)
@@ -240,23 +225,23 @@ def test_counts_are_at_least_one(counts):
     assert str(caught.value) == f"`{name}` must be an integer of at least 1, got {value}."
 
 
-LOSSES = {
-    "rows": (
-        lambda model, batch: tf.reduce_mean(model.log_prob(batch["elements"]), axis=1),
-        "`loss` must be a floating scalar, got float32 of shape (12,); take its mean.",
-    ),
-    "nothing": (lambda model, batch: None, "`loss` must be a scalar tensor, got NoneType."),
-    "integer": (lambda model, batch: tf.constant(1), "`loss` must be a floating scalar, got int32"),
-    "metric": (
-        lambda model, batch: (tf.reduce_mean(model.log_prob(batch["elements"])), {"a": tf.ones(2)}),
-        "metric `a` must be a floating scalar, got float32 of shape (2,); take its mean.",
-    ),
-}
+def rows_of(model, batch):
+    return tf.reduce_mean(model.log_prob(batch["elements"]), axis=1)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_a_loss_that_is_no_scalar_is_named(kind):
-    loss, line = LOSSES[kind]
+@pytest.mark.parametrize(
+    ("loss", "line"),
+    [
+        (rows_of, "`loss` must be a floating scalar, got float32 of shape (12,); take its mean."),
+        (lambda model, batch: None, "`loss` must be a scalar tensor, got NoneType."),
+        (lambda model, batch: tf.constant(1), "`loss` must be a floating scalar, got int32"),
+        (
+            lambda model, batch: (tf.reduce_mean(rows_of(model, batch)), {"a": tf.ones(2)}),
+            "metric `a` must be a floating scalar, got float32 of shape (2,); take its mean.",
+        ),
+    ],
+)
+def test_a_loss_that_is_no_scalar_is_named(loss, line):
     with pytest.raises(ValueError) as caught:
         trained(batches=[WAVES], loss=loss)
     assert line in str(caught.value)
@@ -308,18 +293,12 @@ def test_a_loss_that_is_not_finite_ends_training_with_the_weights_before_it():
 
 @pytest.mark.usefixtures("eager")
 def test_the_log_says_what_the_network_is_fed():
-    def first_line(model, data):
-        lines = []
-        fit(model, data, steps=1, log=lines.append)
-        return lines[0]
-
-    tokens = keras.Input([None], dtype="int32")
+    lines, tokens = [], keras.Input([None], dtype="int32")
     network = keras.Model(tokens, keras.layers.Embedding(10, 10)(tokens))
     model = Autoregressive(network, Categorical(10), codec=Integers(10))
-    assert first_line(model, np.full([4, 8], 3)) == (
-        "The network reads symbols 0 to 9, shifted by one; before the first it reads 5."
-    )
-    assert first_line(untrained(), WAVES) == FED
+    fit(model, np.full([4, 8], 3), steps=1, log=lines.append)
+    fed = "The network reads symbols 0 to 9, shifted by one; before the first it reads 5."
+    assert lines[0] == fed
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, keras.optimizers.Adam])
@@ -342,7 +321,7 @@ def test_weights_in_float64_are_trained_and_in_float16_refused_in_one_line(optim
             assert "\n" not in str(caught.value)
 
 
-ON_JAX = """
+ON_NUMPY = """
 import keras, onepass
 
 inputs = keras.Input([None, 1])
@@ -360,13 +339,9 @@ for call in (
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("backend", ["numpy"])  # which needs no further package
-def test_keras_on_another_backend_is_one_line(backend):
-    environment = {**os.environ, "KERAS_BACKEND": backend}
-    command = [sys.executable, "-c", ON_JAX]
+def test_keras_on_another_backend_is_one_line():
+    environment = {**os.environ, "KERAS_BACKEND": "numpy"}  # which needs no further package
+    command = [sys.executable, "-c", ON_NUMPY]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    line = (
-        f"`network` must compute with TensorFlow, but Keras uses {backend}; set"
-        " KERAS_BACKEND=tensorflow before Keras is imported."
-    )
-    assert done.stdout.splitlines() == [line] * 3
+    line = "`network` must compute with TensorFlow, but Keras uses numpy; set KERAS_BACKEND=tensor"
+    assert [found[: len(line)] for found in done.stdout.splitlines()] == [line] * 3

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from fit_models import ADAM, WAVES, Line, Squared, drawn, squared
 
-from onepass.foundation.errors import UserError
 from onepass.likelihoods import Gaussian
 from onepass.model import Autoregressive
 from onepass.replicator import strategies
@@ -125,26 +124,24 @@ def test_rows_of_different_lengths_give_the_same_weights_on_any_number_of_device
     assert_close(found[:2], trained(SINGLE, ROWS, **asked)[:2])
 
 
+NAN = np.full([4, 40], np.nan, np.float32)
+
+
 @pytest.mark.parametrize(
-    ("batches", "options", "kind", "line"),
+    ("batches", "options", "line"),
     [
-        (lambda: iter([drawn(0), drawn(1)]), {}, UserError, "The batches ended after 2"),
+        (lambda: iter([drawn(0), drawn(1)]), {}, "The batches ended after 2"),
+        (lambda: [drawn(0), drawn(1)[:2]], {}, "all batches must have the same shapes, got {'ele"),
+        (lambda: [drawn(0), drawn(1), NAN], {}, "`elements` must be finite, got nan at [0, 0]"),
+        (lambda: WAVES, {"batch_size": 3}, "`batch_size` must be a multiple of 2"),
         (
-            *(lambda: [drawn(0), drawn(1)[:2]], {}, ValueError),
-            "all batches must have the same shapes, got {'elements': [2, 40]",
-        ),
-        (
-            *(lambda: [drawn(0), drawn(1), np.full([4, 40], np.nan, np.float32)], {}, ValueError),
-            "`elements` must be finite, got nan at [0, 0]",
-        ),
-        (lambda: WAVES, {"batch_size": 3}, UserError, "`batch_size` must be a multiple of 2"),
-        (
-            *(lambda: WAVES, {"loss": squared}, ValueError),
-            "`loss` must be a mean over rows, or have `global_inputs`, for 2",
+            lambda: WAVES,
+            {"loss": squared},
+            "must be a mean over rows, or have `global_inputs`, for",
         ),
     ],
 )
-def test_what_is_wrong_with_a_batch_is_named_on_several_devices_too(batches, options, kind, line):
-    with pytest.raises(kind) as caught:
+def test_what_is_wrong_with_a_batch_is_named_on_several_devices_too(batches, options, line):
+    with pytest.raises(ValueError) as caught:
         trained(LOCAL, batches(), **options)
     assert line in str(caught.value)

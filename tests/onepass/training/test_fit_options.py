@@ -22,14 +22,7 @@ from onepass.training.scores import KerasCallbacks
 pytestmark = pytest.mark.usefixtures("eager")  # `test_fit` traces the same steps
 HELD_OUT = WAVES[::-1] * np.float32(0.5)
 HELD_OUT_ROWS = tf.data.Dataset.from_tensor_slices(HELD_OUT).batch(5)
-SCORES = {
-    2: 5.0,
-    4: 3.0,
-    6: 4.0,
-    8: 3.0,
-    10: 2.0,
-    12: 9.0,
-}  # of an ended run: 3.0 again is no improvement
+SCORES = {2: 5.0, 4: 3.0, 6: 4.0, 8: 3.0, 10: 2.0, 12: 9.0}  # 3.0 again is no improvement
 
 
 class Scripted:
@@ -202,13 +195,7 @@ def test_a_callback_sees_the_numbers_of_the_log(tmp_path):
     for (step, score), logs in zip(outcome.scores, epochs.values(), strict=True):
         assert logs == {**updates[step][1], "val_loss": score}
     np.testing.assert_array_equal(weights, trained()[0])
-
-
-def test_without_validation_an_epoch_ends_with_the_loss():
-    epochs = {}
-    callback = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: epochs.setdefault(epoch, logs)
-    )
+    epochs.clear()
     trained(callbacks=[callback], evaluate_every=3)
     assert sorted(epochs) == [0, 1] and not any("val_loss" in logs for logs in epochs.values())
 
@@ -217,13 +204,8 @@ def test_keras_early_stopping_ends_where_patience_does(tmp_path):
     stop = keras.callbacks.EarlyStopping("val_loss", patience=2)
     table = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     score = Scripted()
-    weights, outcome = trained(
-        steps=12,
-        evaluate=score,
-        evaluate_every=2,
-        callbacks=[stop, table],
-        workdir=tmp_path / "run",
-    )
+    options = {"evaluate_every": 2, "callbacks": [stop, table], "workdir": tmp_path / "run"}
+    weights, outcome = trained(steps=12, evaluate=score, **options)
     assert (outcome.step, outcome.reason) == (8, "callback")
     np.testing.assert_array_equal(weights, score.kernels[8])
     rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
@@ -291,7 +273,7 @@ def test_a_callback_that_needs_more_is_refused_by_name_before_training(name):
     assert line.startswith(f"`callbacks` cannot have {name}: ") and instead in line
 
 
-def test_a_callback_that_looks_for_a_keras_model_reads_what_there_is():
+def test_a_callback_that_looks_for_a_keras_model_is_refused_when_it_does():
     with pytest.raises(UserError, match=r"`Looking` cannot read `model.save` in `fit`: callbacks"):
         trained(callbacks=[Looking()], validation=HELD_OUT)
 
