@@ -18,13 +18,8 @@ SAMPLES = 40
 @pytest.fixture(scope="module", params=sorted(audio.QUICK))
 def drawn(request):
     """A network in float64, noise, condition, and the levels of the library's sampler."""
-    config = dataclasses.replace(
-        audio.QUICK[request.param],
-        compute_dtype="float64",
-        residual_channels=4,
-        gate_channels=4,
-        skip_channels=4,
-    )
+    small = dict.fromkeys(("residual_channels", "gate_channels", "skip_channels"), 4)
+    config = dataclasses.replace(audio.QUICK[request.param], compute_dtype="float64", **small)
     network = WaveNet(config, 1)
     noise = network.likelihood.noise(3, [0, 1], 0, SAMPLES)
     condition = None
@@ -52,15 +47,9 @@ def test_every_sampler_is_held_against_rows_of_its_size_and_batch():
 
 def test_operations_of_a_student_are_those_counted_by_hand():
     config = StudentConfig(
-        flows=(1, 2),
-        filter_width=2,
-        residual_channels=3,
-        gate_channels=5,
-        front_width=4,
-        feature_channels=9,
-        condition_channels=7,
-        upsample_factors=(2,),
-    )
+        flows=(1, 2), filter_width=2, residual_channels=3, gate_channels=5, front_width=4,
+        feature_channels=9, condition_channels=7, upsample_factors=(2,),
+    )  # fmt: skip
     gate = 10 * (3 + 3 + 7)  # multiplications: ten outputs of two taps and the condition
     residual, front, head = 5 * 3, 4 * 3, 3 * 3 + 3 * 2
     assert students.flops_per_sample(config) == 2 * (3 * (gate + residual) + 2 * (front + head))

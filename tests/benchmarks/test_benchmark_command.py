@@ -23,11 +23,7 @@ from onepass.foundation.errors import FAILURE, UserError, exit_status
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["audoi"],
-            "NAME must be one of audio, students, images, training, lossless, tokens, torch, "
-            "got audoi.",
-        ),
+        (["audoi"], f"NAME must be one of {', '.join(BENCHMARKS)}, got audoi."),
         (["audio", "--rounds", "0"], "`--rounds` must be at least 1, got 0."),
         (["--plot", "curve.gif"], r"`--plot` must end in .png, .pdf, .svg, got curve.gif."),
         (["--json", "nowhere/rows.json"], "there is no folder nowhere to write rows.json to."),
@@ -79,16 +75,6 @@ def test_each_of_several_has_its_process_and_rows_before_a_failure_are_kept(tmp_
     assert begun == ["lossless", "audio", "training"] and written["quick"]
 
 
-def test_every_benchmark_has_a_module():
-    assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in BENCHMARKS)
-
-
-def test_onepass_bench_runs_the_benchmarks_of_the_checkout(mistake):
-    assert mistake("bench", "audoi") == (
-        "NAME must be one of audio, students, images, training, lossless, tokens, torch, got audoi."
-    )
-
-
 def test_a_failed_benchmark_is_one_line_of_onepass_bench(monkeypatch, capsys):
     failed = types.SimpleNamespace(returncode=1)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
@@ -108,6 +94,7 @@ def test_an_interrupted_run_is_one_line_and_leaves_no_file(number, tmp_path, mon
 
 
 def test_onepass_bench_without_a_checkout_says_where_they_are(mistake, monkeypatch, tmp_path):
+    assert mistake("bench", "audoi").startswith("NAME must be one of audio, ")
     monkeypatch.setattr(onepass.command.verbs, "ROOT", tmp_path)
     assert mistake("bench", "audio") == (
         "the benchmarks are not installed with the package: run `python -m benchmarks` in a "

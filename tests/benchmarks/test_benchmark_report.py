@@ -22,23 +22,18 @@ def held():
     return found
 
 
-def test_rows_keep_the_contract_and_peers_left_out_their_reasons():
-    output = json.loads(json.dumps(report.to_json(held(), quick=True)))
+def test_a_ratio_is_the_median_of_the_rounds_ratios_with_their_spread():
+    found = held()
+    output = json.loads(json.dumps(report.to_json(found, quick=True)))
     assert all(set(row) >= CONTRACT for row in output["rows"])
     assert output["left_out"] == [{"bench": "audio", "what": "absent", "reason": "not | installed"}]
     assert output["quick"] and output["machine"]["cores"]
-
-
-def test_a_ratio_is_the_median_of_the_rounds_ratios_with_their_spread():
-    ours, *others = report.to_json(held(), quick=False)["rows"]
+    ours, *others = output["rows"]
     assert (ours["value"], ours["against"], ours["ratio"]) == (30.0, "peer", 3.0)
     assert ours["spread"] == pytest.approx((4 - 2) / 3)
     assert [row["ratio"] for row in others] == [None, None]
     assert others[0]["spread"] == 0.5
-
-
-def test_a_row_held_against_two_has_a_line_for_each():
-    found = held()
+    # A line for each that it is held against.
     found.add(Row("absent", "big", 1, "samples/s", values=[1.0, 1.0, 1.0]), lambda: 1.0)
     lines = [r for r in report.to_json(found, quick=False)["rows"] if r["what"] == "ours"]
     assert [(line["against"], line["ratio"]) for line in lines] == [("peer", 3.0), ("absent", 30.0)]
@@ -55,21 +50,12 @@ def test_rounds_are_interleaved_and_the_first_call_is_not_counted(monkeypatch):
     assert [row.values for row in found.rows] == [[3.0, 5.0], [4.0, 6.0]]
 
 
-def test_a_peer_that_is_not_installed_is_left_out_with_the_reason():
+def test_a_peer_that_is_not_installed_is_left_out_with_the_reason_and_one_that_fails_is_an_error():
     found = Benchmark("audio")
     found.peer("peer", lambda: __import__("no_such_package_of_a_peer"))
     assert found.left_out == {"peer": "No module named 'no_such_package_of_a_peer'"}
-
-
-def test_a_peer_that_fails_is_an_error():
     with pytest.raises(ZeroDivisionError):
-        Benchmark("audio").peer("peer", lambda: 1 / 0)
-
-
-def test_the_plot_is_an_image(tmp_path):
-    rows = report.to_json(held(), quick=False)["rows"]
-    report.write_plot(tmp_path / "p.png", rows)
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+        found.peer("peer", lambda: 1 / 0)
 
 
 def test_tables_replace_what_is_between_the_markers():
@@ -82,26 +68,24 @@ def test_tables_replace_what_is_between_the_markers():
     assert tables.with_tables(once, made) == once
 
 
-def test_the_page_has_the_tables_of_its_json():
-    docs = ROOT / "docs"
-    found = json.loads((docs / "benchmarks.json").read_text(encoding="utf-8"))
-    page = (docs / "benchmarks.md").read_text(encoding="utf-8")
-    assert page == tables.with_tables(page, tables.format_tables(found))
+def page(name):
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_page_opens_with_the_six_ratios_of_its_json():
-    docs = ROOT / "docs"
-    page = (docs / "benchmarks.md").read_text(encoding="utf-8")
-    marks = headlines.BEGIN, headlines.END
-    assert page == tables.with_tables(page, headlines.table(docs), *marks)
-    assert page.index(headlines.END) < page.index("\n## ")
+def test_the_pages_have_the_tables_of_their_json():
+    docs, marks = ROOT / "docs", (headlines.BEGIN, headlines.END)
+    text = page("docs/benchmarks.md")
+    for name, ends in (("benchmarks", ()), ("bench_gpu", (tables.GPU_BEGIN, tables.GPU_END))):
+        made = tables.format_tables(json.loads(page(f"docs/{name}.json")))
+        assert text == tables.with_tables(text, made, *ends)
+    assert text == tables.with_tables(text, headlines.table(docs), *marks)
+    assert text.index(headlines.END) < text.index("\n## ")
     assert len(headlines.rows(docs)) == 6 and (docs / headlines.PLOT).exists()
 
 
 def test_the_readme_has_the_same_six_ratios_and_its_rows_fit_a_screen():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    narrow = headlines.narrow_table(ROOT / "docs")
-    assert page == tables.with_tables(page, narrow, headlines.BEGIN, headlines.END)
+    text, narrow = page("README.md"), headlines.narrow_table(ROOT / "docs")
+    assert text == tables.with_tables(text, narrow, headlines.BEGIN, headlines.END)
     wide = headlines.table(ROOT / "docs").splitlines()
     for line, other in zip(narrow.splitlines()[2:], wide[2:], strict=False):
         assert other.replace("**", "").startswith(line[:-1]) and len(line) <= 100
@@ -123,6 +107,8 @@ def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
     assert (tmp_path / headlines.PLOT).read_bytes().startswith(b"\x89PNG")
     headlines.main(page)
     assert page.read_text() == once
+    report.write_plot(tmp_path / "p.png", report.to_json(held(), quick=False)["rows"])
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_ratio_that_is_not_in_the_json_is_an_error(tmp_path):

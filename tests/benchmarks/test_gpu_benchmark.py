@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from processes import ROOT
 
 from benchmarks import tables
 from benchmarks.gpu import gpu_run, plan
@@ -62,6 +61,9 @@ def folder(tmp_path_factory):
     """An exported folder with two functions and a peer."""
     from benchmarks.gpu import export
 
+    def no_images(job, sizes):
+        raise ValueError("no such\nimages")
+
     made = tmp_path_factory.mktemp("carried")
     with pytest.MonkeyPatch.context() as patch:
         all_jobs = plan.jobs
@@ -76,11 +78,6 @@ def folder(tmp_path_factory):
         patch.setattr("benchmarks.gpu.programs._images", no_images)
         export.export(made, plan.QUICK, True, log=lambda line: None)
     return made
-
-
-def no_images(job, sizes):
-    """A program that cannot be made."""
-    raise ValueError("no such\nimages")
 
 
 def run_alone(folder, path, seconds):
@@ -129,10 +126,3 @@ def test_steps_with_a_static_cache_draw_the_tokens_of_transformers():
         found = steps.tokens(8)
         assert torch.equal(found, gpu_peers.generated(network, 3, 8)()[:, 1:])
         assert torch.equal(found, steps.tokens(8))  # it begins anew
-
-
-def test_the_page_has_the_gpu_table_of_its_json():
-    found = json.loads((ROOT / "docs/bench_gpu.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
-    marks = (tables.GPU_BEGIN, tables.GPU_END)
-    assert page == tables.with_tables(page, tables.format_tables(found), *marks)

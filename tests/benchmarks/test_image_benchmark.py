@@ -35,11 +35,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(image_samplers, "LARGEST_COMPILED", 0)
 
 
-def test_the_presets_are_of_the_types_that_the_rows_name():
-    kinds = {PRESETS[p].config.network.factor.kind: n for n, p in image_samplers.MULTISCALE.items()}
-    assert kinds == {"A": "multiscale-A", "B": "multiscale-B"}
-
-
 def test_every_sampler_is_held_against_naive_and_the_peer(tiny):
     held = {row.what: row.against for row in images.benchmark(sizes=(4,)).rows}
     fast = ("naive", "cached", "tfp PixelCNN")
@@ -60,15 +55,6 @@ def test_a_stopped_naive_sampler_draws_the_first_pixels_and_no_more(tiny, xla):
     assert not part.reshape(-1, 3)[8:].any() and whole[0].reshape(-1, 3)[8:].any()
 
 
-def test_the_loop_of_tfp_is_stopped(tiny):
-    class Counting:
-        def sample(self, count, conditional_input):
-            loop = tfp_pixelcnn.importlib.import_module(tfp_pixelcnn.MODULE).tf.while_loop
-            return loop(lambda turn: turn < 99, lambda turn: turn + 1, (tf.constant(0),))[0]
-
-    assert tfp_pixelcnn.sampled_part(Counting(), 4, False)() == 4
-
-
 def test_loops_after_the_first_and_outside_run_to_their_end():
     def iterations():
         return int(tf.while_loop(lambda n, _: n < 9, lambda n, _: (n + 1, 0), (0, 0))[0])
@@ -80,19 +66,20 @@ def test_loops_after_the_first_and_outside_run_to_their_end():
     assert iterations() == 9
 
 
-def test_a_part_is_scaled_to_an_image(monkeypatch):
-    clock = iter([0.0, 2.0, 10.0, 10.5])  # choosing the engine, then measuring
+@pytest.mark.parametrize(
+    ("engines", "share", "times", "engine", "seconds"),
+    [
+        (["graph"], 1 / 8, [0.0, 2.0, 10.0, 10.5], "graph", 4.0),  # choosing it, then measuring
+        (["graph", "XLA"], 1.0, [9, 12, 12, 14, 20, 21], "XLA", 1.0),  # 3 and 2 s once compiled
+    ],
+)
+def test_the_faster_engine_is_kept_and_a_part_scaled_to_an_image(
+    monkeypatch, engines, share, times, engine, seconds
+):
+    clock = iter(times)
     monkeypatch.setattr(image_samplers.time, "perf_counter", lambda: next(clock))
-    timed = Timed({"graph": lambda: None}, share=1 / 8)
-    assert timed.measure() == 4.0
-
-
-def test_the_engine_that_is_faster_once_compiled_is_kept(monkeypatch):
-    clock = iter([9, 12, 12, 14, 20, 21])  # 3 and 2 s after compiling
-    monkeypatch.setattr(image_samplers.time, "perf_counter", lambda: next(clock))
-    timed = Timed({"graph": lambda: None, "XLA": lambda: None})
-    timed.measure()
-    assert timed.engine == "XLA"
+    timed = Timed({name: lambda: None for name in engines}, share=share)
+    assert timed.measure() == seconds and timed.engine == engine
 
 
 def test_the_peer_is_of_like_size(monkeypatch):

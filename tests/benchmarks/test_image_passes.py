@@ -1,4 +1,4 @@
-"""Chains, first guesses and passes of image models: what is counted, and a row for each."""
+"""Chains and passes of image models: what is counted."""
 
 import re
 import sys
@@ -11,11 +11,8 @@ import tensorflow as tf
 from image_networks import output_of, pixelcnn_of
 
 from benchmarks import dependence_chains as chains
-from benchmarks import first_guesses as guesses
 from benchmarks import image_students as students
-from onepass.samplers.fixed_point import FixedPoint
 from pixelcnn import measures
-from pixelcnn.autoregression import linear_forecast
 from pixelcnn.density import image_words
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE
@@ -52,59 +49,19 @@ def test_a_change_by_one_level_stays_among_the_levels():
     np.testing.assert_array_equal(chains.one_level(np.array([0, 3, 4, 7]), 8), [1, 4, 3, 6])
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_no_pixel_of_a_network_changes_one_before_it(monkeypatch, layers):
-    network = pixelcnn_of(output_of("logistic", 1, 16), layers=layers)
+def test_no_pixel_of_a_network_changes_one_before_it():
+    network = pixelcnn_of(output_of("logistic", 1, 16), layers=2)
     words = image_words(network, 1, tf.constant([0]), SIDE, SIDE)
     image = sampler_of("fixed-point")(network, words, NONE).levels.numpy()
     model = types.SimpleNamespace(
         config=types.SimpleNamespace(conditioning=types.SimpleNamespace(classes=0)),
         network=types.SimpleNamespace(pixelcnn=network, conditioner=lambda given: NONE),
-        sample=lambda num, seed, condition: np.repeat(image, num, 0),
-        front=types.SimpleNamespace(
-            condition=lambda value: {}, size=SIDE, channels=1, levels=16
-        ),
-    )  # fmt: skip
+        front=types.SimpleNamespace(condition=lambda value: {}, size=SIDE, channels=1, levels=16),
+    )
     draw = chains._draw(model, None, 1, 0)
     depends = chains.dependence(draw, image[0], chains.one_level(image[0], 16))
     assert depends.any()
     assert not np.triu(depends).any()
-    one, another = list(chains.lines(model, 1, 1))
-    assert one.startswith("| 0 | by one level | ") and another.startswith("| 0 | to another draw |")
-    assert one.endswith(f" {chains.longest_chain(depends)} |")
-
-
-def test_every_guess_has_a_row_with_its_passes_and_the_images_that_differ(monkeypatch):
-    draws = np.random.default_rng(0)
-    images, asked = draws.integers(0, 256, [3, 8, 8, 1]), []
-    scales = [[draws.integers(0, 256, [side, side, 1]) for side in (4, 8)] for _ in range(3)]
-    parts = [[scale[None] for scale in image] for image in scales]
-
-    def sampled(model, wanted, seed, guess, forecast, slots):
-        asked.append((wanted, seed, guess, forecast, slots))
-        other = images + (np.arange(3) == 1)[:, None, None, None] * (forecast is None)
-        return FixedPoint(*map(guesses.tf.constant, (other, [3, 5, 7 + len(asked)], 9)))
-
-    def sample(num, seed, condition):
-        return images
-
-    conditioning = types.SimpleNamespace(classes=2)
-    config = types.SimpleNamespace(conditioning=conditioning)
-    front = types.SimpleNamespace(size=8)
-    known = types.SimpleNamespace(config=config, front=front, sample=sample)
-    multiscale = types.SimpleNamespace(stream=lambda num, seed, condition, scales: iter(parts))
-    monkeypatch.setattr(guesses, "sampled", sampled)
-    assert list(guesses.lines(known, multiscale, 3, 5, {"slots": 2})) == [
-        "| grey | what the pass sampled | 5.3 | 3 to 8 | 1 of 3 |",
-        "| grey | linear forecast | 5.7 | 3 to 9 | 0 of 3 |",
-        "| the multiscale model's image | linear forecast | 6.0 | 3 to 10 | 0 of 3 |",
-        "| its last scale but one | linear forecast | 6.3 | 3 to 11 | 0 of 3 |",
-    ]
-    assert [each[3] for each in asked] == [None, *[linear_forecast] * 3]
-    assert all((each[0], each[1], each[4]) == ([0, 1, 0], 5, 2) for each in asked)
-    assert asked[0][2] is asked[1][2] is None
-    np.testing.assert_array_equal(asked[2][2], [last for _, last in scales])
-    np.testing.assert_array_equal(asked[3][2][:, ::2, 1::2], [small for small, _ in scales])
 
 
 def model_of(size, base=0, flow=False):

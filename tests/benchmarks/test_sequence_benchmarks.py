@@ -53,12 +53,6 @@ def test_a_missing_compiler_is_named(monkeypatch):
         bound.find_compiler()
 
 
-@pytest.mark.parametrize("batch", [0, 3])
-def test_what_the_program_cannot_run_is_refused(batch):
-    with pytest.raises(ValueError, match="must be"):
-        bound.samples_per_second(WaveNetConfig(), batch, 100)
-
-
 @pytest.mark.parametrize("name", ["30x64", "vocoder"])
 def test_the_program_compiles_and_runs(name):
     try:
@@ -66,6 +60,9 @@ def test_the_program_compiles_and_runs(name):
     except FileNotFoundError:
         pytest.skip("no C++ compiler")
     assert bound.samples_per_second(audio.NETWORKS[name], 4, 100) > 0
+    for batch in (0, 3):
+        with pytest.raises(ValueError, match="must be"):
+            bound.samples_per_second(WaveNetConfig(), batch, 100)
 
 
 SHAPE = tokens.Shape(1, 16, 2, 32, 64)
