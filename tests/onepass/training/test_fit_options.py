@@ -1,9 +1,9 @@
 """`fit`: validation, patience, callbacks of Keras and the picture of the losses."""
 
 import csv
+import functools
 import io
 import itertools
-import json
 import math
 import threading
 
@@ -16,7 +16,7 @@ from PIL import Image
 
 from onepass.foundation import measures
 from onepass.foundation.errors import UserError
-from onepass.foundation.metrics import loss_curves, loss_figure
+from onepass.foundation.metrics import loss_curves, loss_figure, read_metrics
 from onepass.training.scores import KerasCallbacks
 
 pytestmark = pytest.mark.usefixtures("eager")  # `test_fit` traces the same steps
@@ -88,12 +88,9 @@ def test_scores_that_are_never_finite_end_it_with_the_last_weights():
     np.testing.assert_array_equal(weights, score.kernels[6])
 
 
-def test_validation_is_the_mean_loss_of_held_out_data():
-    expected = trained(evaluate=HELD_OUT, evaluate_every=2)[1]
-    for validation in ({"elements": HELD_OUT}, [HELD_OUT[:5], HELD_OUT[5:]]):
-        outcome = trained(validation=validation, evaluate_every=2)[1]
-        np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5)
-    assert [step for step, _ in outcome.scores] == [2, 4, 6]
+@functools.cache
+def held_out_scores():
+    return trained(evaluate=HELD_OUT, evaluate_every=2)[1].scores
 
 
 class Reiterated:
@@ -103,33 +100,35 @@ class Reiterated:
         return itertools.cycle([HELD_OUT])
 
 
-@pytest.mark.parametrize("kind", ["generator", "cycle", "iterable", "unknown"])
-def test_only_the_first_rows_of_what_may_have_no_end_are_scored(kind, monkeypatch):
-    monkeypatch.setattr(measures, "MOST_ROWS", 24)  # the held-out data twice
-    endless = {
-        "generator": (HELD_OUT for _ in itertools.count()),
-        "cycle": itertools.cycle([HELD_OUT]),
-        "iterable": Reiterated(),
-        "unknown": tf.data.Dataset.from_generator(
-            Reiterated, output_signature=tf.TensorSpec(HELD_OUT.shape)
-        ),
-    }[kind]
-    expected, lines = trained(evaluate=HELD_OUT, evaluate_every=2)[1], []
-    outcome = trained(validation=endless, evaluate_every=2, log=lines.append)[1]
-    np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5)
+def of_unknown_length():
+    return tf.data.Dataset.from_generator(Reiterated, output_signature=tf.TensorSpec([12, 40]))
+
+
+PARTS = [HELD_OUT[:5], HELD_OUT[5:]]
+ENDING = {
+    "dictionary": lambda: {"elements": HELD_OUT},
+    "parts": lambda: PARTS,
+    "ending generator": lambda: (part for part in PARTS),
+    "repeated": lambda: HELD_OUT_ROWS.repeat(3),
+}
+ENDLESS = {
+    "generator": lambda: (HELD_OUT for _ in itertools.count()),
+    "cycle": lambda: itertools.cycle([HELD_OUT]),
+    "iterable": Reiterated,
+    "unknown": of_unknown_length,
+}
+
+
+@pytest.mark.parametrize("kind", [*ENDING, *ENDLESS])
+def test_validation_is_the_mean_loss_of_what_ends_or_of_the_first_rows(kind, monkeypatch):
+    # All rows of what ends, or the held-out data twice.
+    monkeypatch.setattr(measures, "MOST_ROWS", 12 if kind in ENDING else 24)
+    lines, validation = [], (ENDING | ENDLESS)[kind]()
+    outcome = trained(validation=validation, evaluate_every=2, log=lines.append)[1]
+    np.testing.assert_allclose(outcome.scores, held_out_scores(), rtol=1e-5)
     said = [line for line in lines if "may have no end" in line]
-    assert len(said) == 1 and "`validation`" in said[0] and "first 24 rows" in said[0]
-
-
-def test_every_score_is_of_all_rows_of_a_generator_that_ends(monkeypatch):
-    monkeypatch.setattr(measures, "MOST_ROWS", len(HELD_OUT))
-    expected, lines = trained(evaluate=HELD_OUT, evaluate_every=2)[1], []
-    parts = (part for part in (HELD_OUT[:5], HELD_OUT[5:]))
-    outcome = trained(validation=parts, evaluate_every=2, log=lines.append)[1]
-    np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5)
-    assert not any("may have no end" in line for line in lines)
-    known = trained(validation=HELD_OUT_ROWS.repeat(3), evaluate_every=2)[1]
-    np.testing.assert_allclose(known.scores, expected.scores, rtol=1e-5)
+    assert len(said) == (kind in ENDLESS)
+    assert all("`validation`" in line and "first 24 rows" in line for line in said)
 
 
 def test_a_score_that_takes_long_says_that_it_is_computed(monkeypatch):
@@ -169,10 +168,6 @@ def test_what_is_wrong_is_one_line(kind):
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def records(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_callback_sees_the_numbers_of_the_log(tmp_path):
     begun, updates, epochs = [], {}, {}
     callback = keras.callbacks.LambdaCallback(
@@ -186,7 +181,7 @@ def test_a_callback_sees_the_numbers_of_the_log(tmp_path):
     weights, outcome = trained(workdir=tmp_path, **options)
     assert begun == ["begin", 0, 1, "end"]
     assert [batch for batch, _ in updates.values()] == [0, 1, 2, 3, 0, 1]
-    losses = {line["step"]: line for line in records(tmp_path) if "loss" in line}
+    losses = {line["step"]: line for line in read_metrics(tmp_path) if "loss" in line}
     for step, record in losses.items():
         logs = updates[step][1]
         assert logs == {name: record[name] for name in logs}
@@ -210,7 +205,7 @@ def test_keras_early_stopping_ends_where_patience_does(tmp_path):
     np.testing.assert_array_equal(weights, score.kernels[8])
     rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [float(row["val_loss"]) for row in rows] == [5.0, 3.0, 4.0, 3.0]
-    logged = [line["loss"] for line in records(tmp_path / "run") if "loss" in line]
+    logged = [line["loss"] for line in read_metrics(tmp_path / "run") if "loss" in line]
     assert [float(row["loss"]) for row in rows] == logged
 
 
