@@ -1,4 +1,4 @@
-"""Test files marked `four_devices` run in a process that has four logical CPUs.
+"""Tests marked `four_devices` run in a process of their file that has four logical CPUs.
 
 The mark names the engine that has them, "tensorflow" or "jax"; the process runs the tests that are
 selected here, as any others, and their reports are those of this process.
@@ -18,7 +18,7 @@ LOGICAL_CPUS = 4
 
 
 class FourDevices:
-    """A plugin of pytest that runs the marked files in processes of their own."""
+    """A plugin of pytest that runs the marked tests of a file in a process of their own."""
 
     def __init__(self):
         self._reports = {}
@@ -40,8 +40,9 @@ class FourDevices:
 
 
 def run_file(item, engine):
-    """Return the reports of all selected tests of an item's file, by test."""
-    others = [other for other in item.session.items if other.path == item.path]
+    """Return the reports of all marked tests of an item's file that are selected, by test."""
+    here = (other for other in item.session.items if other.path == item.path)
+    others = [other for other in here if other.get_closest_marker("four_devices")]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "reports.json")
         words = [engine, output, *(other.nodeid for other in others)]

@@ -1,9 +1,8 @@
 """A run of a line as a program: `python line_run.py STRATEGY RUN STEPS SECONDS`.
 
-It makes STEPS steps in the run directory RUN, of SECONDS each, and saves twice a second; a save
-takes longer by SAVE_SECONDS of the environment. SCORES, numbers separated by commas, are those of
-every second step; the run ends after two without improvement. As
-`python line_run.py uneven` the workers have different numbers of batches.
+It makes STEPS steps in the run directory RUN, of SECONDS each, and saves twice a second, which
+takes SAVE_SECONDS of the environment longer. SCORES, numbers with commas, are those of every second
+step; two without improvement end the run. `line_run.py uneven` has workers of uneven data.
 """
 
 import os
@@ -15,7 +14,7 @@ import tensorflow as tf
 from toys import Line, line_batch
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.run_directory import Checkpoints, RunDirectory
+from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.strategies.coordination import variable_scope
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
@@ -50,8 +49,9 @@ def train(replicator: Replicator, workdir: Path, num_steps: int, seconds: float)
         line = Line()
         state = TrainState(line, OptimizerConfig(0.02, 2, "constant"), num_steps)
     trainer = Trainer(run, state, line.loss, config, replicator)
+    save, slower = trainer.checkpoints.save, float(os.environ.get("SAVE_SECONDS", "0"))
     if replicator.is_chief:
-        save_slowly(trainer.checkpoints, float(os.environ.get("SAVE_SECONDS", "0")))
+        trainer.checkpoints.save = lambda *a, **o: time.sleep(slower) or save(*a, **o)
     trainer.resume()
     print(f"going on from step {trainer.step}", flush=True)
     is_scored = scores and replicator.is_chief
@@ -59,17 +59,6 @@ def train(replicator: Replicator, workdir: Path, num_steps: int, seconds: float)
     outcome = trainer.train(batches(trainer.step, seconds), evaluate)
     print(f"left at step {outcome.step} ({outcome.reason})", flush=True)
     return outcome.exit_status
-
-
-def save_slowly(checkpoints: Checkpoints, seconds: float) -> None:
-    """Makes every save take so many seconds longer."""
-    save = checkpoints.save
-
-    def slow(*arguments, **options):
-        time.sleep(seconds)
-        return save(*arguments, **options)
-
-    checkpoints.save = slow
 
 
 def uneven(replicator: Replicator) -> int:

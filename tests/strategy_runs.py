@@ -40,58 +40,34 @@ STEPS, ROWS, RATE_HZ, CLIP = 20, 4, 16_000, 2560
 ADAM = OptimizerConfig(learning_rate=1e-3, warmup_steps=3, clip_norm=1.0, average_decay=0.9)
 LOOP = LoopConfig(num_steps=STEPS, report_every_steps=1, evaluate_every_steps=NEVER)
 GREY = OutputConfig(components=2, channels=1)
+ONES = {"optimizer": ADAM, "loop": LOOP}
 PIXELS = dict(
-    output=GREY,
-    conditioning=ConditioningConfig("class"),
-    optimizer=ADAM,
-    loop=LOOP,
-    compute_dtype="float32",
-)
+    output=GREY, conditioning=ConditioningConfig("class"), data=DataConfig(8, 1, batch_size=ROWS),
+    compute_dtype="float32", **ONES,
+)  # fmt: skip
+CLIPS = dict(by_speaker=True, clip_samples=CLIP, batch_size=ROWS, min_seconds=0.05, level_db=None)
+STUDENT = StudentConfig(
+    flows=(1,), filter_width=2, residual_channels=4, gate_channels=4, front_width=4,
+    condition_channels=6, sample_rate_hz=RATE_HZ,
+)  # fmt: skip
+FACTOR = FactorConfig("B", 1, 8, 8, 2, 1, 4, dropout=0.3)
 CONFIGS = {
     # Recordings shorter than a clip: every share has its own number of samples that count.
-    "wavenet": dataclasses.replace(
-        TINY,
-        data=dataclasses.replace(
-            TINY.data,
-            by_speaker=True,
-            clip_samples=CLIP,
-            batch_size=ROWS,
-            min_seconds=0.05,
-            level_db=None,
-        ),
-        optimizer=ADAM,
-        loop=LOOP,
-    ),
+    "wavenet": dataclasses.replace(TINY, data=dataclasses.replace(TINY.data, **CLIPS), **ONES),
     # Dropout: one mask for the whole batch.
     "pixelcnn": PixelCNNTrainConfig(
-        **PIXELS,
-        data=DataConfig(8, 1, batch_size=ROWS),
-        network=PixelCNNConfig(layers=1, units=8, output_units=8, dropout=0.3),
+        **PIXELS, network=PixelCNNConfig(layers=1, units=8, output_units=8, dropout=0.3)
     ),
     # Random crops, and a mask of patches.
     "multiscale": MultiscaleTrainConfig(
-        **PIXELS,
-        data=DataConfig(8, 1, batch_size=ROWS),
-        network=MultiscaleConfig(
-            2, factor=FactorConfig("B", 1, 8, 8, 2, 1, 4, dropout=0.3), crop=4
-        ),
-        parts=("8.3",),
+        **PIXELS, network=MultiscaleConfig(2, factor=FACTOR, crop=4), parts=("8.3",)
     ),
     # Noise by row, other rows' conditions, energies of the batch, a prepared classifier.
     "plain": DistillConfig(
-        StudentConfig(
-            flows=(1,),
-            filter_width=2,
-            residual_channels=4,
-            gate_channels=4,
-            front_width=4,
-            condition_channels=6,
-            sample_rate_hz=RATE_HZ,
-        ),
+        STUDENT,
         LossConfig(draws=2, squared=1.0, multi=0.0, feature=1.0, style=1.0, contrastive=0.3),
         ClipConfig(clip_samples=CLIP, batch_size=ROWS),
-        ADAM,
-        LOOP,
+        *(ADAM, LOOP),
     ),
 }
 
@@ -123,12 +99,11 @@ def train(
 ):
     """Trains one of CONFIGS in a run directory, without evaluations; how it ended."""
     config = CONFIGS[trainer]
+    less_memory = {"accumulate": accumulate, "rematerialise": rematerialise}
     config = dataclasses.replace(
         config,
         loop=dataclasses.replace(config.loop, **loop),
-        optimizer=dataclasses.replace(
-            config.optimizer, accumulate=accumulate, rematerialise=rematerialise
-        ),
+        optimizer=dataclasses.replace(config.optimizer, **less_memory),
     )
     if trainer == "wavenet":
         recipe: Any = sound_training.SpeechRecipe("tiny", config, folder / "sounds")

@@ -77,15 +77,19 @@ def test_a_process_of_the_run_that_dies_ends_the_run_with_its_name(tmp_path):
     assert status == 1 and "crashed while running 'test_dies.py::test_dies'" in output, output
 
 
-def test_only_a_selection_without_slow_tests_is_compiled_quickly():
-    quick = ("not slow and not integration", "integration and not slow", "not slow")
-    assert all(map(tiers.compiles_quickly, quick))
-    assert not any(map(tiers.compiles_quickly, ("", "slow", "slow or not slow")))
-
-
-def test_integration_tests_run_the_kernels_that_users_run():
-    assert tiers.is_quick("not slow and not integration")
-    assert not any(map(tiers.is_quick, ("", "not slow", "slow", "integration and not slow")))
+@pytest.mark.parametrize(
+    ("expression", "compiles_quickly", "is_quick"),
+    [
+        ("not slow and not integration", True, True),
+        *(("integration and not slow", True, False), ("not slow", True, False)),
+        *(("", False, False), ("slow", False, False), ("slow or not slow", False, False)),
+    ],
+)
+def test_slow_tests_are_compiled_as_users_do_and_quick_ones_alone_have_other_kernels(
+    expression, compiles_quickly, is_quick
+):
+    assert tiers.compiles_quickly(expression) == compiles_quickly
+    assert tiers.is_quick(expression) == is_quick
 
 
 @pytest.mark.parametrize(

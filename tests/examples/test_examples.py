@@ -141,20 +141,16 @@ def test_smoothed_labels_are_best_met_short_of_certainty():
 
 @pytest.mark.parametrize("shape", [(3, 3, 5, 8), (12, 7)])
 def test_a_spectral_layer_divides_by_the_largest_singular_value(shape):
-    layer = sn_gan.Layer(np.random.default_rng(1), *shape)
+    layer, through = sn_gan.Layer(np.random.default_rng(1), *shape), sn_gan.Pass()
     for _ in range(100):
         sigma, u = sn_gan.power_iteration(layer.kernel, layer.u)
         layer.u.assign(u)
     matrix = layer.kernel.numpy().reshape(-1, shape[-1])
     assert float(sigma) == pytest.approx(np.linalg.svd(matrix)[1][0], rel=1e-4)
-
-
-def test_a_spectral_layer_stretches_nothing_by_more_than_one():
-    layer, through = sn_gan.Layer(np.random.default_rng(2), 12, 7), sn_gan.Pass()
-    for _ in range(100):
-        matrix = layer(np.eye(12, dtype=np.float32), through).numpy()
-        layer.u.assign(through.left[layer.u.ref()])
-    assert np.linalg.svd(matrix)[1][0] == pytest.approx(1.0, rel=1e-4)
+    if len(shape) == 2:  # which stretches nothing by more than one
+        divided = layer(np.eye(shape[0], dtype=np.float32), through).numpy()
+        assert np.linalg.svd(divided)[1][0] == pytest.approx(1.0, rel=1e-4)
+        np.testing.assert_allclose(through.left[layer.u.ref()], u, atol=1e-3)  # its next vector
 
 
 def test_a_gan_learns_labels_in_its_norms_and_its_projection():

@@ -80,7 +80,7 @@ def test_what_was_saved_is_read_bit_for_bit_and_by_numpy(saved):
         assert_same(dict(file), arrays(30))
 
 
-def test_the_newest_are_kept_beside_the_best(saved):
+def test_the_newest_are_kept_beside_the_best_or_all(saved):
     assert saved.steps() == [10, 20, 30]
     saved.save(40, arrays(40))
     assert saved.steps() == [10, 30, 40]
@@ -89,11 +89,8 @@ def test_the_newest_are_kept_beside_the_best(saved):
     saved.save(60, arrays(60))
     assert saved.steps() == [40, 50, 60]
     assert (saved.best_step(), saved.best_score(), saved.scored_step()) == (40, 0.5, 40)
-
-
-def test_nothing_is_deleted_when_all_are_to_be_kept(saved):
-    saved.save(40, arrays(40), keep_all=True)
-    assert saved.steps() == [10, 20, 30, 40]
+    saved.save(70, arrays(70), keep_all=True)
+    assert saved.steps() == [40, 50, 60, 70]
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, 1.0, 2.5])
@@ -228,10 +225,6 @@ def test_a_text_is_replaced_whole(tmp_path, monkeypatch):
     assert names(tmp_path) == ["config.json"]
 
 
-def variables():
-    return {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3)}
-
-
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -241,7 +234,8 @@ def variables():
     ],
 )
 def test_an_array_that_does_not_fit_sets_nothing(change, found):
-    into, arrays = variables(), {"a": np.ones(2, np.float32), "b": np.int32(7)} | change
+    into = {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3)}
+    arrays = {"a": np.ones(2, np.float32), "b": np.int32(7)} | change
     arrays = {name: array for name, array in arrays.items() if array is not None}
     with pytest.raises(UserError, match=f"`{next(iter(change))}` must be .*{found}"):
         assign_arrays(into, arrays)
@@ -249,7 +243,8 @@ def test_an_array_that_does_not_fit_sets_nothing(change, found):
 
 
 def test_the_newest_checkpoint_is_in_the_variables(tmp_path):
-    checkpoints, into = Checkpoints(tmp_path), variables()
+    checkpoints = Checkpoints(tmp_path)
+    into = {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3)}
     resume_variables(strategies.single(), checkpoints, into)
     assert into["b"].numpy() == 3
     for step in (1, 2):

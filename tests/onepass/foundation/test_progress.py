@@ -49,12 +49,6 @@ def test_a_terminal_gets_a_bar_with_count_rate_time_and_figures(columns):
     assert len(last) <= (columns or 80)
 
 
-def test_a_line_in_between_does_not_tear_the_bar():
-    lines = on_a_terminal(counting).split("\r\n")
-    assert lines[0].split("\r")[-1] == "step 2: dev 1.5"
-    assert len(lines) == 3 and lines[2] == ""
-
-
 def test_without_a_terminal_a_short_job_says_only_what_it_has_to_say():
     stream = io.StringIO()
     counting(stream)
@@ -63,22 +57,12 @@ def test_without_a_terminal_a_short_job_says_only_what_it_has_to_say():
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [
-        (0.4, "0 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3599.7, "1 h 00 min"),
-        (3720, "1 h 02 min"),
-        (float("inf"), "unknown time"),
-    ],
-)
-def test_durations_are_read_at_a_glance(seconds, shown):
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3599.7, "1 h 00 min"),
+     (3720, "1 h 02 min"), (float("inf"), "unknown time")],
+)  # fmt: skip
+def test_durations_are_read_at_a_glance_and_not_said_where_nobody_measured(seconds, shown):
     assert duration(seconds) == shown
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(0, ""), (0.4, ""), (1, " in 1 s")])
-def test_a_time_that_nobody_measured_is_not_said(seconds, said):
-    assert in_time(seconds) == said
+    assert [in_time(measured) for measured in (0, 0.4, 1)] == ["", "", " in 1 s"]
 
 
 class Clock:
@@ -190,16 +174,18 @@ def test_a_closed_stream_does_not_stop_the_job(clock):
     assert shown.done == 1
 
 
-def test_a_line_of_work_inside_does_not_tear_the_bar(clock, monkeypatch):
-    def show(stream):
+def test_a_line_in_between_does_not_tear_the_bar(clock, monkeypatch):
+    def working(stream):
         monkeypatch.setattr("sys.stderr", stream)
         with Progress(4, "training", "step") as shown:
             shown.advance()
             with during("scoring"):
                 clock.tick()
 
-    lines = on_a_terminal(show).split("\r\n")
-    assert lines[0].split("\r")[-1] == "scoring: 10 s so far"
+    for show, line in ((counting, "step 2: dev 1.5"), (working, "scoring: 10 s so far")):
+        lines = on_a_terminal(show).split("\r\n")
+        assert lines[0].split("\r")[-1] == line
+        assert len(lines) == 3 and lines[2] == ""
 
 
 def test_the_bar_shows_the_time_that_the_limit_leaves(clock):

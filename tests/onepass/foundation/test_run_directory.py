@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -38,17 +37,6 @@ def run(tmp_path):
     run = RunDirectory.create(tmp_path / "run", CONFIG)
     run.unlock()
     return run
-
-
-@pytest.fixture
-def holder(run):
-    """Another process that holds the run."""
-    words, pipe = [sys.executable, "-c", HOLD, str(run.path)], subprocess.PIPE
-    process = subprocess.Popen(words, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
 
 
 def test_a_new_run_says_what_it_is_and_is_taken_up_again(run):
@@ -92,14 +80,6 @@ def test_a_part_can_be_checked_before_the_whole_is_known(run):
     RunDirectory(run.path.with_name("new")).check({"network": 3})
 
 
-def test_checkpoints_without_a_configuration_are_not_taken_over(run):
-    (run.path / "checkpoints").mkdir()
-    (run.path / "checkpoints" / "step_00000001.npz").write_bytes(b"")
-    (run.path / "config.json").unlink()
-    with pytest.raises(UserError, match=r"holds checkpoints but no config.json"):
-        RunDirectory.create(run.path, CONFIG)
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -118,11 +98,16 @@ def test_a_broken_configuration_is_named(run, text, complaint):
     assert (run.path / "config.json").read_text(encoding="latin-1") == text
 
 
-def test_what_is_no_run_directory_is_not_opened(tmp_path):
+def test_what_is_no_run_directory_is_not_opened_or_taken_over(run):
     with pytest.raises(UserError, match=r"There is no run directory .*none"):
-        RunDirectory.open(tmp_path / "none")
+        RunDirectory.open(run.path / "none")
+    (run.path / "config.json").unlink()
     with pytest.raises(UserError, match=r"is not a run directory: no config.json"):
-        RunDirectory.open(tmp_path)
+        RunDirectory.open(run.path)
+    (run.path / "checkpoints").mkdir()
+    (run.path / "checkpoints" / "step_00000001.npz").write_bytes(b"")
+    with pytest.raises(UserError, match=r"holds checkpoints but no config.json"):
+        RunDirectory.create(run.path, CONFIG)
 
 
 def test_a_setting_that_an_earlier_version_did_not_have_is_at_its_default(tmp_path):
@@ -154,16 +139,15 @@ def test_a_file_is_no_run_directory(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_second_process_is_refused_with_who_holds_it(run, holder):
-    with pytest.raises(UserError, match=f"in use by process {holder.pid}; wait for it or choose"):
-        RunDirectory.create(run.path, CONFIG)
-    assert RunDirectory.open(run.path).config()["kind"] == "toy"
-
-
-@pytest.mark.integration
-def test_a_killed_process_holds_nothing(run, holder):
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
+def test_a_second_process_is_refused_with_who_holds_the_run_until_that_one_is_killed(run):
+    words, pipe = [sys.executable, "-c", HOLD, str(run.path)], subprocess.PIPE
+    with subprocess.Popen(words, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        said = f"in use by process {holder.pid}; wait for it or choose"
+        with pytest.raises(UserError, match=said):
+            RunDirectory.create(run.path, CONFIG)
+        assert RunDirectory.open(run.path).config()["kind"] == "toy"
+        holder.kill()
     taken = RunDirectory.create(run.path, CONFIG)
     assert (run.path / "lock").read_text() == str(os.getpid())
     taken.unlock()
@@ -177,24 +161,25 @@ def test_a_run_is_held_until_it_is_unlocked(run):
     RunDirectory.lock_folder(run.path).unlock()
 
 
-def test_a_folder_that_cannot_be_written_is_named(run, monkeypatch):
-    def read_only(*arguments):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("open", OSError(errno.EROFS, "read-only"), "Cannot write in the run directory .*: read-o"),
+        ("write_text", UserError("full"), "full"),
+    ],
+)
+def test_what_cannot_be_written_is_named_and_keeps_the_configuration(
+    run, monkeypatch, name, error, said
+):
+    def fail(*arguments):
+        raise error
 
-    monkeypatch.setattr(module, "open", read_only, raising=False)
-    with pytest.raises(UserError, match=r"Cannot write in the run directory .*: Read-only file sy"):
-        RunDirectory.create(run.path, CONFIG)
-
-
-def test_a_full_disk_keeps_the_configuration_there_was(run, monkeypatch):
-    def full(path, text):
-        raise UserError("full")
-
-    monkeypatch.setattr(module, "write_text", full)
-    with pytest.raises(UserError, match="full"):
-        RunDirectory.create(run.path, CONFIG | {"loop": {"num_steps": 99}}, ("loop",))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, fail, raising=False)
+        with pytest.raises(UserError, match=said):
+            RunDirectory.create(run.path, CONFIG | {"loop": {"num_steps": 99}}, ("loop",))
     assert run.config()["loop"] == {"num_steps": 10}
-    RunDirectory.create(run.path, CONFIG).unlock()
+    RunDirectory.create(run.path, CONFIG).unlock()  # it is not held
 
 
 def test_differences_are_found_at_any_depth():

@@ -39,11 +39,8 @@ def test_a_part_knows_its_place_and_the_whole(batch, parts):
     np.testing.assert_array_equal(cut["lasts"], np.tile(whole[rows - 1 :: rows], (parts, 1)))
 
 
-def test_one_part_is_the_batch_itself(batch):
+def test_one_part_is_the_batch_and_a_plain_mean_over_rows_needs_to_know_nothing(batch):
     assert split_microbatches(Counting(), batch, 1) is batch
-
-
-def test_a_plain_mean_over_rows_needs_to_know_nothing(batch):
     assert split_microbatches(lambda part: part, batch, 2).keys() == batch.keys()
 
 

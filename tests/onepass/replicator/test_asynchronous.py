@@ -19,7 +19,6 @@ from onepass.replicator.strategies.asynchronous import (
     AsynchronousStep,
     ParameterServerReplicator,
     Snapshots,
-    _check_task,
 )
 
 SCRIPT = ROOT / "tests" / "asynchronous_run.py"
@@ -190,21 +189,15 @@ def test_missing_servers_are_named(monkeypatch):
     assert str(caught.value) == f"Not started after 0 seconds: parameter server {wanted}."
 
 
-@pytest.mark.parametrize("missing", ["chief", "ps", "worker"])
-def test_a_cluster_needs_tasks_of_every_kind(missing):
-    addresses = {kind: ["localhost:1"] for kind in ("chief", "ps", "worker") if kind != missing}
-    task = "ps" if missing == "chief" else "chief"
-    with pytest.raises(UserError, match=f"requires a {missing} in TF_CONFIG"):
-        _check_task(Task(task, 0, addresses))
-
-
-def test_a_cluster_is_needed(monkeypatch):
+@pytest.mark.parametrize("missing", ["chief", "ps", "worker", None])
+def test_a_cluster_needs_tasks_of_every_kind(monkeypatch, missing):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(UserError, match="requires TF_CONFIG"):
+    if missing is not None:
+        kinds = [kind for kind in ("chief", "ps", "worker") if kind != missing]
+        task = Task(kinds[0], 0, {kind: [f"localhost:{len(kind)}"] for kind in kinds})
+        monkeypatch.setenv("TF_CONFIG", task.tf_config)
+    with pytest.raises(UserError, match=f"requires {f'a {missing} in ' if missing else ''}TF_CONF"):
         ParameterServerReplicator()
-
-
-# What a step reads
 
 
 @pytest.fixture

@@ -42,6 +42,14 @@ def test_another_order_names_the_call_the_replicas_and_both_orders():
     )
 
 
+def another_shape(replicator):
+    return replicator.all_sum(tf.zeros([2 + index_of()]))
+
+
+def another_source(replicator):
+    return replicator.broadcast(1.0, source=index_of())
+
+
 def another_dtype(replicator):
     kinds = (tf.float32, tf.float64, tf.float32, tf.float32)
     return replicator.all_sum(tf.zeros([], kinds[index_of()]))
@@ -68,21 +76,12 @@ def missing_gradient(replicator):
 @pytest.mark.parametrize(
     ("function", "here", "there"),
     [
-        (
-            lambda replicator: replicator.all_sum(tf.zeros([2 + index_of()])),
-            *("`all_sum(float32[2])` on replica 0", "`all_sum(float32[3])` on replica 1"),
-        ),
+        (another_shape, "`all_sum(float32[2])` on replica 0", "`all_sum(float32[3])` on replica 1"),
         (another_dtype, "`all_sum(float32[])` on replica 0", "`all_sum(float64[])` on replica 1"),
-        (
-            lambda replicator: replicator.broadcast(1.0, source=index_of()),
-            *("`broadcast[0](float32[])` on replica 0", "`broadcast[1](float32[])` on"),
-        ),
+        (another_source, "`broadcast[0](float32[])` on replica 0", "`broadcast[1](float32[])` on"),
         (missing_call, "`all_sum(float32[])` on replica 0", "missing on replica 3"),
         (extra_call, "missing on replica 0", "`all_sum(float32[])` on replica 3"),
-        (
-            missing_gradient,
-            *("`gradient of all_sum(float32[])` on replica 0", "missing on replica 1"),
-        ),
+        (missing_gradient, "`gradient of all_sum(float32[])` on replica 0", "missing on replica 1"),
     ],
 )
 def test_a_call_that_differs_is_named(function, here, there):
@@ -134,13 +133,13 @@ def test_a_primitive_within_another_graph_is_refused(function, size, place):
 
 
 OUTSIDE = {
-    "all_sum": lambda replicator: replicator.all_sum(1.0),
-    "all_reduce[min]": lambda replicator: replicator.all_reduce(1.0, "min"),
-    "all_gather": lambda replicator: replicator.all_gather(1.0),
-    "broadcast[0]": lambda replicator: replicator.broadcast(1.0),
-    "map_gather": lambda replicator: replicator.map_gather(tf.square, 1.0),
-    "map_reduce": lambda replicator: replicator.map_reduce(tf.square, 1.0, "sum"),
-    "replica_id": lambda replicator: replicator.replica_id,
+    "all_sum": lambda r: r.all_sum(1.0),
+    "all_reduce[min]": lambda r: r.all_reduce(1.0, "min"),
+    "all_gather": lambda r: r.all_gather(1.0),
+    "broadcast[0]": lambda r: r.broadcast(1.0),
+    "map_gather": lambda r: r.map_gather(tf.square, 1.0),
+    "map_reduce": lambda r: r.map_reduce(tf.square, 1.0, "sum"),
+    "replica_id": lambda r: r.replica_id,
 }
 
 

@@ -71,33 +71,24 @@ def alike(y, x):
 
 # A primitive, and from the values x and weights g of all replicas (y, gradient) of all replicas.
 PRIMITIVES = {
-    "sum": (
-        lambda replicator, x: replicator.all_sum(x),
-        lambda x, g: (alike(x.sum(0), x), alike(g.sum(0), x)),
-    ),
+    "sum": (lambda r, x: r.all_sum(x), lambda x, g: (alike(x.sum(0), x), alike(g.sum(0), x))),
     "mean": (
-        lambda replicator, x: replicator.all_reduce(x, "mean"),
+        lambda r, x: r.all_reduce(x, "mean"),
         lambda x, g: (alike(x.mean(0), x), alike(g.mean(0), x)),
     ),
-    "min": (
-        lambda replicator, x: replicator.all_reduce(x, "min"),
-        lambda x, g: extreme(x, g, np.min),
-    ),
-    "max": (
-        lambda replicator, x: replicator.all_reduce(x, "max"),
-        lambda x, g: extreme(x, g, np.max),
-    ),
-    "gather": (lambda replicator, x: replicator.all_gather(x), gathered),
+    "min": (lambda r, x: r.all_reduce(x, "min"), lambda x, g: extreme(x, g, np.min)),
+    "max": (lambda r, x: r.all_reduce(x, "max"), lambda x, g: extreme(x, g, np.max)),
+    "gather": (lambda r, x: r.all_gather(x), gathered),
     "broadcast": (
-        lambda replicator, x: replicator.broadcast(x, replicator.num_replicas - 1),
+        lambda r, x: r.broadcast(x, r.num_replicas - 1),
         lambda x, g: (alike(x[-1], x), to_last(g)),
     ),
     "map_gather": (
-        lambda replicator, x: replicator.map_gather(tf.square, x),
+        lambda r, x: r.map_gather(tf.square, x),
         lambda x, g: (gathered(x**2, g)[0], 2 * x * g.sum(axis=0)),
     ),
     "map_reduce": (
-        lambda replicator, x: replicator.map_reduce(tf.square, x, "sum"),
+        lambda r, x: r.map_reduce(tf.square, x, "sum"),
         lambda x, g: (alike((x**2).sum(0), x), 2 * x * g.sum(0)),
     ),
 }
@@ -201,30 +192,18 @@ def test_a_nest_comes_back_as_it_went_in():
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (
-            lambda replicator: replicator.all_reduce(1.0, "product"),
-            "`reducer` must be sum, mean, min or max, got 'product'.",
-        ),
-        (
-            lambda replicator: replicator.all_reduce(tf.constant(1), "mean"),
-            "A mean needs floating values, got int32.",
-        ),
-        (lambda replicator: replicator.all_sum(tf.constant(True)), "A sum needs numbers, got bool"),
-        (
-            lambda replicator: replicator.all_reduce(tf.complex(1.0, 0.0), "max"),
-            "A minimum or maximum needs an order, complex64 has none.",
-        ),
-        (lambda replicator: replicator.broadcast(1.0, 2), "`source` must be in [0, 2), got 2."),
-        (
-            lambda replicator: replicator.logical_device(1).__enter__(),
-            "`index` must be in [0, 1), got 1: a replica has 1 logical device(s).",
-        ),
+        (lambda r: r.all_reduce(1.0, "product"), "must be sum, mean, min or max, got 'product'."),
+        (lambda r: r.all_reduce(tf.constant(1), "mean"), "A mean needs floating values, got int32"),
+        (lambda r: r.all_sum(tf.constant(True)), "A sum needs numbers, got bool"),
+        (lambda r: r.all_reduce(tf.complex(1.0, 0.0), "max"), "an order, complex64 has none."),
+        (lambda r: r.broadcast(1.0, source=2), "`source` must be in [0, 2), got 2."),
+        (lambda r: r.logical_device(1).__enter__(), "got 1: a replica has 1 logical device(s)."),
     ],
 )
 def test_what_a_primitive_cannot_do_is_refused(function, said):
     with pytest.raises(ValueError) as caught:
         run_step(replicator_of(2), function)
-    assert str(caught.value).startswith(said)
+    assert said in str(caught.value)
 
 
 def test_outputs_are_means_or_those_of_the_first_replica():
@@ -467,13 +446,9 @@ def test_run_makes_its_steps():
     assert str(caught.value) == rule and int(count.numpy()) == 6
 
 
-def test_one_replica_needs_no_strategy():
+def test_one_replica_needs_no_strategy_and_no_dict_is_an_optimizer():
     replicator = strategies.single()
     facts = (replicator.num_replicas, replicator.num_workers, replicator.is_chief)
-    assert facts == (1, 1, True)
-    assert not replicator.is_async
-
-
-def test_an_object_that_is_no_optimizer_is_refused():
+    assert facts == (1, 1, True) and not replicator.is_async
     with pytest.raises(ValueError, match="`optimizer` must have `apply_gradients`, got a dict"):
-        strategies.single().wrap_optimizer({})
+        replicator.wrap_optimizer({})

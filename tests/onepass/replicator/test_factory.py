@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import sys
 
 import pytest
 from marks import some_slow
-from processes import ROOT, SETTINGS, run_together, wait_until
+from processes import ROOT, SETTINGS, wait_until
 
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
@@ -67,19 +66,14 @@ def test_a_word_names_its_strategy(called, word, call):
         ({"chief": ["c:1"], "ps": ["p:1"], **WORKERS}, "ps", "parameter_server"),
     ],
 )
-def test_auto_reads_tf_config(called, monkeypatch, addresses, task, strategy):
-    monkeypatch.setenv("TF_CONFIG", config(addresses, task))
-    strategies.from_environment()
-    assert called == [(strategy,)]
-
-
-def test_auto_takes_all_of_several_gpus(called, monkeypatch):
+def test_auto_reads_tf_config_and_else_takes_all_of_several_gpus(
+    called, monkeypatch, addresses, task, strategy
+):
     monkeypatch.setattr(strategies.tf.config, "list_physical_devices", lambda kind: [kind, kind])
     strategies.from_environment()
-    assert called == [("local", None)]
-
-
-MESH = "requires two sizes, batch x model, got"
+    monkeypatch.setenv("TF_CONFIG", config(addresses, task))
+    strategies.from_environment()
+    assert called == [("local", None), (strategy,)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +81,7 @@ MESH = "requires two sizes, batch x model, got"
     [
         (("", "locl", "single:2", "auto:1"), "must be one of auto, single"),
         (("multi_worker:x", "multi_worker:0", "local:0", "local:x"), "requires a positive number"),
-        (("sharded", "sharded:4", "sharded:2x0", "sharded:2x2x2"), MESH),
+        (("sharded", "sharded:4", "sharded:2x0", "sharded:2x2x2"), "requires two sizes, batch x"),
     ],
 )
 def test_a_word_that_is_none_is_refused_in_one_line(called, words, said):
@@ -117,23 +111,13 @@ def test_a_wrong_tf_config_is_refused_in_one_line(monkeypatch, text, says):
     assert "\n" not in str(refused.value)
 
 
-def test_a_cluster_reads_back_as_it_was_written(monkeypatch):
-    for made in tf_config.local_tasks(chief=1, worker=2):
+def test_a_cluster_reads_back_as_it_was_written_and_its_chief_is_the_first_worker(monkeypatch):
+    tasks = tf_config.local_tasks(chief=1, worker=2, ps=1)
+    for made in tasks:
         monkeypatch.setenv("TF_CONFIG", made.tf_config)
         assert tf_config.read_tf_config() == made
-
-
-def test_the_chief_is_the_first_of_the_workers():
-    tasks = tf_config.local_tasks(chief=1, worker=2, ps=1)
     assert [task.worker_index for task in tasks[:3]] == [0, 1, 2]
     assert [task.num_workers for task in tasks] == [3] * 4
-
-
-def test_free_ports_are_free_and_different():
-    ports = tf_config.free_ports(20)
-    assert len(set(ports)) == 20
-    with socket.create_server(("localhost", ports[0])):
-        pass
 
 
 def test_multi_worker_asks_for_a_cluster_of_workers(monkeypatch):
@@ -256,27 +240,18 @@ def test_devices_that_are_not_there_or_cannot_be_divided_are_refused():
         strategies.local(["CPU:0", "CPU:1", "CPU:2"], devices_per_replica=2)
 
 
-NO_TPU = """
-import sys
-from onepass.foundation.errors import UserError
-from onepass.replicator import strategies
-
-for word in sys.argv[1:]:
-    try:
-        strategies.from_environment(word)
-    except UserError as error:
-        print(f"refused: {error}")
-"""
-
-
 @pytest.mark.integration
-def test_without_a_tpu_there_is_one_clear_line(tmp_path):
-    script = tmp_path / "no_tpu.py"
-    script.write_text(NO_TPU)
-    words = ["tpu", "tpu:localhost:1", "tpu:grpc://localhost:1", "tpu:local"]
-    [(status, log)] = run_together(script, tmp_path, [{}], 120, words)
-    assert status == 0, log
-    lines = [line for line in log.splitlines() if line.startswith("refused: ")]
-    names = ("the environment's address", "`localhost:1`", "`grpc://localhost:1`", "`local`")
-    for line, name in zip(lines, names, strict=True):
-        assert re.match(f"refused: There is no TPU at {name}: .", line)
+@pytest.mark.four_devices("tensorflow")
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("tpu", "the environment's address"),
+        ("tpu:localhost:1", "`localhost:1`"),
+        ("tpu:grpc://localhost:1", "`grpc://localhost:1`"),
+        ("tpu:local", "`local`"),
+    ],
+)
+def test_without_a_tpu_there_is_one_clear_line(word, name):
+    with pytest.raises(UserError, match=f"^There is no TPU at {name}: .") as caught:
+        strategies.from_environment(word)
+    assert "\n" not in str(caught.value)

@@ -88,8 +88,8 @@ def process_of(launched, task, count=1):
     return int(found()[count - 1])
 
 
-def kill(launched, task, count=1):
-    os.kill(process_of(launched, task, count), signal.SIGKILL)
+def kill(launched, task):
+    os.kill(process_of(launched, task), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -130,22 +130,37 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(start, preempted, whole):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch, whole, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "task", "gone", "count"),
+    [
+        ([], "worker 1", r"^onepass: Another process .* is gone .*; step \d+ is saved in", 2),
+        (
+            *(["--servers", "1", "--workers", "1"], "ps 0"),
+            *(r"^onepass: Parameter server 0 .* is gone.* step \d+", 1),
+        ),
+    ],
+    ids=["worker", "server"],
+)
+def test_a_killed_task_ends_the_others_in_one_line_and_all_start_again(
+    launch, whole, tmp_path, options, task, gone, count
+):
     run = tmp_path / "run"
-    launched = launch(run, "--restarts", "1", "--grace-seconds", GONE_SECONDS)
+    launched = launch(run, *options, "--restarts", "1", "--grace-seconds", GONE_SECONDS)
     reach(run, 5)
-    kill(launched, "worker 1")
+    kill(launched, task)
     assert launched.ended(2 * START_SECONDS) == 0
     lines = messages(launched)
-    # The launcher and the worker that is left notice at about the same time.
+    # The launcher and the process that is left notice at about the same time.
     noticed = sorted(lines[:2], key=lambda line: line.startswith("onepass:"))
-    assert noticed[0].startswith("onepass launch: worker 1 was ended by SIGKILL (status 137)")
-    assert re.search(r"^onepass: Another process .* is gone .*; step \d+ is saved in", noticed[1])
+    assert noticed[0].startswith(f"onepass launch: {task} was ended by SIGKILL (status 137)")
+    assert re.search(gone, noticed[1])
     assert lines[2:] == [
         "onepass launch: all tasks restart (restart 1 of 1).",
-        *[f"left at step {STEPS} (done)"] * 2,
+        *[f"left at step {STEPS} (done)"] * count,
     ]
-    assert_same(newest(run), newest(whole))
+    assert newest(run)["step"] == STEPS
+    if not options:  # in lockstep
+        assert_same(newest(run), newest(whole))
 
 
 @pytest.mark.slow
@@ -158,26 +173,6 @@ def test_a_stopped_worker_ends_the_other_in_one_line_in_time(start, tmp_path):
     (line,) = messages(chief)
     assert "gone or does not answer" in line
     assert f"step {newest(run)['step']} is saved" in line
-
-
-@pytest.mark.slow
-def test_a_killed_server_ends_the_chief_in_one_line_and_all_start_again(launch, tmp_path):
-    run = tmp_path / "run"
-    options = ["--servers", "1", "--workers", "1", "--restarts", "1"]
-    launched = launch(run, *options, "--grace-seconds", GONE_SECONDS)
-    reach(run, 10)
-    kill(launched, "ps 0")
-    assert launched.ended(2 * START_SECONDS) == 0
-    lines = messages(launched)
-    # The launcher and the chief notice at about the same time.
-    noticed = sorted(lines[:2], key=lambda line: line.startswith("onepass:"))
-    assert noticed[0].startswith("onepass launch: ps 0 was ended by SIGKILL")
-    assert re.search(r"^onepass: Parameter server 0 .* is gone.* step \d+", noticed[1])
-    assert lines[2:] == [
-        "onepass launch: all tasks restart (restart 1 of 1).",
-        f"left at step {STEPS} (done)",
-    ]
-    assert newest(run)["step"] == STEPS
 
 
 @pytest.mark.slow

@@ -187,23 +187,13 @@ REFUSALS = {
     "--mesh 3x1: 3 does not divide batches of 16 rows.": ["--mesh", "3x1"],
     "--mesh 1x3: 3 divides no dimension of the state.": ["--mesh", "1x3"],
     "--devices divides batches by rows only": ["--mesh", "2x2", "--devices", "2"],
-    "No layout over 2x2 devices fits in 1e-05 GiB: the smallest needs": [
-        *("--mesh", "2x2", "--memory", "0.00001"),
-    ],
+    "No layout over 2x2 devices fits in 1e-05 GiB": ["--mesh", "2x2", "--memory", "0.00001"],
     "is for the mesh": ["--mesh", "4x1", "--layout", {}],
     "GiB per device, more than 1e-05.": ["--memory", "0.00001", "--layout", {}],
-    'cuts `x` [16, 64] as ["columns"]: the axes of the mesh are rows, model.': [
-        *("--layout", {"batch": {"x": ["columns"]}}),
-    ],
-    'the mesh {"rows": 3} does not divide it.': [
-        *("--layout", {"mesh": {"rows": 3}, "batch": {"x": ["rows"]}}),
-    ],
-    'cuts `weights/up` [64, 256] as ["model", "model"]': [
-        *("--layout", {"state": {"weights/up": ["model", "model"]}}),
-    ],
-    "names `weights/right`, unknown to the program.": [
-        *("--layout", {"state": {"weights/right": ["model"]}}),
-    ],
+    'as ["columns"]: the axes of the mesh are': ["--layout", {"batch": {"x": ["columns"]}}],
+    '{"rows": 3} does not': ["--layout", {"mesh": {"rows": 3}, "batch": {"x": ["rows"]}}],
+    'as ["model", "model"]': ["--layout", {"state": {"weights/up": ["model", "model"]}}],
+    "names `weights/right`, unknown": ["--layout", {"state": {"weights/right": ["model"]}}],
     "cannot be read": ["--layout", "nothing.json"],
 }
 

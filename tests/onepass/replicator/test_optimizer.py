@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from runs import assert_same
 from toys import Line, line_batch
 
 from onepass.foundation.model_folder import variable_names
@@ -126,11 +127,6 @@ def test_the_average_is_that_of_the_weights_and_only_borrowed():
     np.testing.assert_array_equal(line.slope, live)
 
 
-def poisoned(value):
-    good = line_batch(0)
-    return {**good, "y": tf.fill([8], value)}
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e25])
 def test_an_update_that_is_not_finite_leaves_every_slot_as_it_was(value, jit_compile):
@@ -138,10 +134,9 @@ def test_an_update_that_is_not_finite_leaves_every_slot_as_it_was(value, jit_com
     step = compile_step(state, line.loss, jit_compile)
     step(line_batch(1))
     before = state.arrays()
-    metrics = step(poisoned(value))
+    metrics = step({**line_batch(0), "y": tf.fill([8], value)})
     assert not math.isfinite(float(metrics["gradient_norm"]))
-    for name, array in state.arrays().items():
-        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    assert_same(state.arrays(), before)
     step(line_batch(2))
     assert int(state.step) == 2 and np.all(np.isfinite(line.slope.numpy()))
 
@@ -155,8 +150,7 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_is_not_taken():
     before = state.arrays()
     metrics = compile_step(state, loss, jit_compile=False)(line_batch(0))
     assert float(metrics["loss"]) == 1.5 and math.isnan(metrics["gradient_norm"])
-    for name, array in state.arrays().items():
-        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    assert_same(state.arrays(), before)
 
 
 def test_a_weight_that_the_loss_does_not_depend_on_is_named():
@@ -171,14 +165,10 @@ def test_names_are_unique_paths_and_a_state_comes_back_from_its_arrays():
     assert variable_names(line) == ["offset", "slope"]
     compile_step(state, line.loss, jit_compile=False)(line_batch(0))
     arrays = state.arrays()
-    assert {
-        "step",
-        "weights/slope",
-        "first/offset",
-        "second/slope",
-        "average/slope",
-    } < arrays.keys()
+    slots = [f"{kind}/{name}" for kind in ("weights", "first", "second", "average")
+             for name in ("offset", "slope")]  # fmt: skip
+    assert {"step", *slots} == arrays.keys()
     other_line, other = line_state()
     other.restore(arrays)
-    assert all(np.array_equal(other.arrays()[name], arrays[name]) for name in arrays)
+    assert_same(other.arrays(), arrays)
     np.testing.assert_array_equal(other_line.slope, line.slope)

@@ -13,6 +13,7 @@ import pytest
 from processes import Process, wait_until
 
 from onepass.foundation.files import read_npz
+from onepass.replicator.launch.tf_config import free_ports
 from onepass.replicator.portable import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
@@ -42,10 +43,15 @@ def start(tmp_path):
     """Starts run.py of folders, each a process with so many devices, that train together."""
     started = []
 
-    def start(folders, *options, devices=1, count=None):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = "{}:{}".format(*free.getsockname())
-        shared = ["--coordinator", address, "--processes", count or len(folders), *options]
+    def start(folders, *options, devices=1, count=None, port=None):
+        port = port or free_ports(1)[0]
+        shared = [
+            "--coordinator",
+            f"127.0.0.1:{port}",
+            "--processes",
+            count or len(folders),
+            *options,
+        ]
         environment = {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -144,33 +150,28 @@ def test_the_others_end_with_one_line_where_a_process_is_killed(victim, copied, 
 
 
 @pytest.mark.slow
-def test_what_cannot_be_connected_is_one_line_and_status_2(copied, start):
+@pytest.mark.parametrize(
+    ("said", "count", "options"),
+    [
+        ("A mesh 8x1 needs 8 devices, there are 2.", 2, ["--mesh", "8x1"]),
+        ("--devices must be one of [2], got 1", 2, ["--devices", "1"]),
+        ("not all processes connected within 1 s", 3, ["--wait-seconds", "1"]),
+    ],
+)
+def test_what_cannot_be_connected_is_one_line_and_status_2(copied, start, said, count, options):
     folder = copied("refused")
-    layout = folder / "layout.json"
-    cases = {
-        "A mesh 8x1 needs 8 devices, there are 2.": (2, "--mesh", "8x1"),
-        "--devices must be one of [2], got 1": (2, "--devices", "1"),
-        "not all processes connected within 1 s": (3, "--wait-seconds", "1"),
-    }
-    for expected, (count, *options) in cases.items():
-        for process in start([folder] * 2, *options, count=count):
-            assert process.ended(END_SECONDS) == 2, process.output()
-            [line] = errors(process)
-            assert line.startswith("error: ")
-            assert expected in line
-    assert not layout.exists()
+    for process in start([folder] * 2, *options, count=count):
+        assert process.ended(END_SECONDS) == 2, process.output()
+        [line] = errors(process)
+        assert line.startswith("error: ") and said in line
+    assert not (folder / "layout.json").exists()
 
 
 @pytest.mark.slow
-def test_a_port_that_is_in_use_is_one_line_and_status_2(copied, tmp_path):
+def test_a_port_that_is_in_use_is_one_line_and_status_2(copied, start):
     with socket.create_server(("127.0.0.1", 0)) as used:
-        words = ("--coordinator", f"127.0.0.1:{used.getsockname()[1]}", "--processes", "2")
-        script = copied("in_use") / "run.py"
-        process = Process(script, tmp_path / "log", *words, "--process", "0")
-        try:
-            assert process.ended(END_SECONDS) == 2
-        finally:
-            process.kill()
+        [process] = start([copied("in_use")], count=2, port=used.getsockname()[1])
+        assert process.ended(END_SECONDS) == 2
     assert re.fullmatch(r"error: .*already in use.*\n", process.output())
 
 

@@ -45,11 +45,7 @@ def test_a_preset_has_its_own_settings_over_those_of_the_one_that_it_is_like(tmp
     file = tmp_path / "presets.toml"
     file.write_text(FILE)
     presets = read_presets(file, Wide, Narrow)
-    assert {name: preset.about for name, preset in presets.items()} == {
-        "first": "One",
-        "second": "Two",
-        "third": "Three",
-    }
+    assert [presets[name].about for name in ("first", "second", "third")] == ["One", "Two", "Three"]
     assert presets["first"].config == Narrow(LoopConfig(7, patience=1), (2, 3))
     assert presets["second"].config == Narrow(LoopConfig(8, patience=1), (2, 3))
     assert presets["third"].config == Wide(LoopConfig(8, patience=1), ())
