@@ -26,13 +26,16 @@ BY_STRING = {
     "onepass/foundation/lazy_exports.py": "public names of a package, imported on first access",
     "onepass/torch_network.py": "the user names the module that makes a network",
     "serving/sandbox/fork_server.py": "the server names what the forks import, and the loader",
+    "onepass/replicator/portable/manifest.py": "it copies files of the package",
+    "onepass/speech/voice.py": "files of its own folder",
+    "serving/grpc/tensors.py": "a file of its own folder",
     "benchmarks/__main__.py": "every benchmark is a module of its own",
     "benchmarks/gpu/gpu_run.py": "a copy of it runs where the package is not installed",
     "benchmarks/gpu/gpu_peers.py": "a copy of it runs where the package is not installed",
     "benchmarks/gpu/timed_training.py": "it stands beside run.py in an exported folder",
 }
 
-IMPORTERS = ("import_module", "pkgutil.resolve_name")
+IMPORTERS = ("import_module", "pkgutil.resolve_name", "__import__", "resources.files")
 
 
 def library():
@@ -65,6 +68,7 @@ def test_an_import_of_our_own_by_a_string_is_caught(name):
     assert imports_by_string(f"import importlib\nx = importlib.import_module({name})\n")
     assert imports_by_string(f"y = import_module({name}).load\n")
     assert imports_by_string(f"z = pkgutil.resolve_name({name})\n")
+    assert imports_by_string(f"__import__({name})\nimportlib.resources.files({name})\n")
 
 
 def test_a_package_of_others_may_be_imported_by_a_string():
