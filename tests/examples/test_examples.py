@@ -1,6 +1,8 @@
 """The example models: their mathematics against slow code, two replicas against one device."""
 
+import contextlib
 import functools
+import io
 import re
 from pathlib import Path
 
@@ -9,13 +11,13 @@ import pytest
 import scipy
 import tensorflow as tf
 from PIL import Image
-from processes import TensorflowProcess
+from runs import assert_same
 
-from examples import control, d4pg, mpo, resnet50, sn_gan, trust_region, v_mpo
+from examples import control, d4pg, mpo, own_step, resnet50, sn_gan, trust_region, v_mpo
+from onepass.foundation.files import read_npz
 from onepass.replicator import strategies
 
-SCRIPT = Path(__file__).with_name("example_runs.py")
-SECONDS = 280
+FOUR_DEVICES = pytest.mark.four_devices("tensorflow")
 
 
 def write_images(folder):
@@ -30,59 +32,75 @@ def write_images(folder):
                 image.save(folder / split / name / f"{number}.png")
 
 
+CONTROL = "--episodes 2 --updates 4 --updates-per-call 2 --batch 16 --hidden 8"
+GAN = "--batch 8 --width 4 --sheet-steps 1"
+RESNET = "--steps 2 --batch 4 --side 32 --blocks 1 1 --width 4 --warmup-steps 1 --data"
+# Small runs: the example, its words, and the step that they end at.
+RUNS = {
+    "d4pg": (d4pg, CONTROL, 8),
+    "mpo": (mpo, f"{CONTROL} --samples 3", 8),
+    "v_mpo": (v_mpo, f"{CONTROL} --episodes-per-round 1", 8),
+    "own_step": (own_step, "--batch 8 --save-steps 3 --steps 6", 6),
+    "own_step, half": (own_step, "--batch 8 --save-steps 3 --steps 3", 3),
+    "resnet50": (resnet50, RESNET, 2),
+    "sn_gan": (sn_gan, f"{GAN} --steps 1", 1),
+    "sn_gan, longer": (sn_gan, f"{GAN} --steps 2", 2),
+}
+
+
 @pytest.fixture(scope="module")
-def run_under(tmp_path_factory):
-    """Makes runs of examples under a strategy, once; gives their folder and what they printed."""
-    folder = tmp_path_factory.mktemp("examples")
-    write_images(folder / "images")
+def run(tmp_path_factory):
+    """Makes a run in a folder, once; gives what it printed and what it stored."""
+    images = tmp_path_factory.mktemp("images")
+    write_images(images)
 
     @functools.cache
-    def run_under(strategy, *names):
-        out = folder / "-".join([strategy[:5], *names])
-        log = out.with_suffix(".log")
-        process = TensorflowProcess(SCRIPT, log, strategy, out, folder / "images", *names)
-        try:
-            assert process.ended(SECONDS) == 0, process.output()[-3000:]
-        finally:
-            process.kill()
-        return out, process.output()
+    def run(strategy, name, folder):
+        example, words, step = RUNS[name]
+        more = [str(images)] if example is resnet50 else []
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            example.main(["--strategy", strategy, "--out", str(folder), *words.split(), *more])
+        return said.getvalue(), read_npz(folder / "checkpoints" / f"step_{step:08d}.npz")
 
-    return run_under
+    return run
 
 
-def stored(folder, step):
-    with np.load(folder / "checkpoints" / f"step_{step:08d}.npz") as file:
-        return {name: file[name] for name in file.files}
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("examples")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("example", "step"),
-    [("d4pg", 8), ("mpo", 8), ("v_mpo", 8), ("own_step", 6), ("resnet50", 2), ("sn_gan", 1)],
-)
-def test_two_replicas_end_where_one_device_does(run_under, example, step):
-    one, two = (stored(run_under(word)[0] / example, step) for word in ("single", "local:2"))
+@FOUR_DEVICES
+@pytest.mark.parametrize("name", ["d4pg", "mpo", "v_mpo", "own_step", "resnet50", "sn_gan"])
+def test_two_replicas_end_where_one_device_does(run, out, name):
+    one, two = (run(word, name, out / word / name)[1] for word in ("single", "local:2"))
     assert one.keys() == two.keys()
-    for name, values in one.items():
+    for key, values in one.items():
         bound = 1e-5 * np.max(np.abs(values)) + 1e-7
-        np.testing.assert_allclose(two[name], values, rtol=0.0, atol=bound, err_msg=name)
+        np.testing.assert_allclose(two[key], values, rtol=0.0, atol=bound, err_msg=key)
 
 
 @pytest.mark.integration
+@FOUR_DEVICES
 @pytest.mark.parametrize(
-    ("parts", "whole", "step"),
-    [("own_parts", "own_step", 6), pytest.param("sn_gan", "straight", 2, marks=pytest.mark.slow)],
+    ("half", "whole"),
+    [
+        ("own_step, half", "own_step"),
+        pytest.param("sn_gan", "sn_gan, longer", marks=pytest.mark.slow),
+    ],
 )
-def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(run_under, parts, whole, step):
-    out, _ = run_under("single", parts, whole)
-    resumed, straight = (stored(out / run, step) for run in (parts, whole))
-    for name, values in straight.items():
-        np.testing.assert_array_equal(resumed[name], values, err_msg=name)
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(run, out, half, whole):
+    run("single", half, out / "parts" / whole)
+    _, resumed = run("single", whole, out / "parts" / whole)
+    assert_same(resumed, run("single", whole, out / "single" / whole)[1])
 
 
 @pytest.mark.slow
-def test_a_sheet_has_a_row_of_samples_for_each_class(run_under):
-    with Image.open(run_under("single")[0] / "straight" / "step_000002.png") as sheet:
+@FOUR_DEVICES
+def test_a_sheet_has_a_row_of_samples_for_each_class(run, out):
+    run("single", "sn_gan, longer", out / "sheet")
+    with Image.open(out / "sheet" / "step_000002.png") as sheet:
         levels = np.asarray(sheet)
     assert levels.shape == (10 * 32, 8 * 32, 3)
     cells = levels.reshape(10, 32, 8, 32, 3).transpose(0, 2, 1, 3, 4).reshape(80, -1)
@@ -90,12 +108,14 @@ def test_a_sheet_has_a_row_of_samples_for_each_class(run_under):
 
 
 @pytest.mark.integration
+@FOUR_DEVICES
 @pytest.mark.parametrize("strategy", ["single", pytest.param("local:2", marks=pytest.mark.slow)])
-def test_the_accuracy_counts_every_dev_image_once(run_under, strategy):
-    found = re.search(r"accuracy on dev: ([\d.]+)", run_under(strategy, "resnet50")[1])
-    right = 5 * float(found.group(1))
+def test_the_accuracy_counts_every_dev_image_once(run, out, strategy):
+    said = (run(word, "resnet50", out / word / "resnet50")[0] for word in (strategy, "single"))
+    accuracy, other = (re.search(r"accuracy on dev: ([\d.]+)", text).group(1) for text in said)
+    right = 5 * float(accuracy)
     assert right == pytest.approx(round(right), abs=1e-3)
-    assert found.group(0) in run_under("single", "resnet50")[1]
+    assert accuracy == other
 
 
 def test_resnet50_has_no_class_of_a_hidden_folder_or_of_an_archive(tmp_path):

@@ -215,38 +215,6 @@ def test_integers_that_no_level_stands_for_and_numbers_beyond_float32_are_named(
         fit(model, np.full([4, 8], 1e300), steps=1)
 
 
-@pytest.mark.parametrize(
-    "counts", [{"steps": 0}, {"steps": 2.5}, {"evaluate_every": 0}, {"batch_size": -1}]
-)
-def test_counts_are_at_least_one(counts):
-    (name, value), *_ = counts.items()
-    with pytest.raises(ValueError) as caught:
-        trained(**counts)
-    assert str(caught.value) == f"`{name}` must be an integer of at least 1, got {value}."
-
-
-def rows_of(model, batch):
-    return tf.reduce_mean(model.log_prob(batch["elements"]), axis=1)
-
-
-@pytest.mark.parametrize(
-    ("loss", "line"),
-    [
-        (rows_of, "`loss` must be a floating scalar, got float32 of shape (12,); take its mean."),
-        (lambda model, batch: None, "`loss` must be a scalar tensor, got NoneType."),
-        (lambda model, batch: tf.constant(1), "`loss` must be a floating scalar, got int32"),
-        (
-            lambda model, batch: (tf.reduce_mean(rows_of(model, batch)), {"a": tf.ones(2)}),
-            "metric `a` must be a floating scalar, got float32 of shape (2,); take its mean.",
-        ),
-    ],
-)
-def test_a_loss_that_is_no_scalar_is_named(loss, line):
-    with pytest.raises(ValueError) as caught:
-        trained(batches=[WAVES], loss=loss)
-    assert line in str(caught.value)
-
-
 HALVES = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
 
 
@@ -254,16 +222,6 @@ HALVES = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
 def test_microbatches_give_the_weights_of_a_loss_over_the_global_batch():
     expected = trained(loss=squared)[0]
     np.testing.assert_allclose(trained(loss=Squared(), **HALVES)[0], expected, rtol=0, atol=5e-6)
-
-
-def summed(model, batch):
-    return -tf.reduce_sum(model.log_prob(batch["elements"]))
-
-
-@pytest.mark.parametrize("loss", [squared, summed])
-def test_a_loss_that_is_no_mean_over_rows_is_refused_for_microbatches(loss):
-    with pytest.raises(ValueError, match=r"`loss` must be a mean over rows, or have `global_in.*2"):
-        trained(loss=loss, **HALVES)
 
 
 @pytest.mark.usefixtures("eager")

@@ -1,6 +1,7 @@
 """`fit`: validation, patience, callbacks of Keras and the picture of the losses."""
 
 import csv
+import dataclasses
 import functools
 import io
 import itertools
@@ -11,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_models import WAVES, drawn, trained
+from fit_models import ADAM, WAVES, drawn, squared, trained
 from PIL import Image
 
 from onepass.foundation import measures
@@ -146,7 +147,34 @@ def test_a_score_that_takes_long_says_that_it_is_computed(monkeypatch):
     assert outcome.scores == ((2, 0.0),)
 
 
+def rows_of(model, batch):
+    return tf.reduce_mean(model.log_prob(batch["elements"]), axis=1)
+
+
+def of_array_metric(model, batch):
+    return tf.reduce_mean(rows_of(model, batch)), {"a": tf.ones(2)}
+
+
+def summed(model, batch):
+    return tf.reduce_sum(rows_of(model, batch))
+
+
+HALVES = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
+NO_MEAN = "`loss` must be a mean over rows, or have `global_inputs`"
 WRONG = {
+    "no steps": ({"steps": 0}, "`steps` must be an integer of at least 1, got 0."),
+    "half a step": ({"steps": 2.5}, "`steps` must be an integer of at least 1, got 2.5."),
+    "never": ({"evaluate_every": 0}, "`evaluate_every` must be an integer of at least 1, got 0."),
+    "no rows": ({"batch_size": -1}, "`batch_size` must be an integer of at least 1, got -1."),
+    "loss of rows": ({"loss": rows_of}, "floating scalar, got float32 of shape (4,); take its me"),
+    "nothing": ({"loss": lambda *_: None}, "`loss` must be a scalar tensor, got NoneType."),
+    "integer": ({"loss": lambda *_: tf.constant(1)}, "`loss` must be a floating scalar, got int32"),
+    "array metric": (
+        {"loss": of_array_metric},
+        "metric `a` must be a floating scalar, got float32",
+    ),
+    "squared": ({"loss": squared} | HALVES, NO_MEAN),
+    "summed": ({"loss": summed} | HALVES, NO_MEAN),
     "two": ({"validation": WAVES, "evaluate": len}, "`validation` and `evaluate` are two ways"),
     "function": ({"validation": drawn}, "`validation` must be data that ends, not a function"),
     "kind": ({"validation": 3}, "`validation` must be arrays, an iterable"),
