@@ -101,28 +101,17 @@ def whole(start, tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def preempted(start, tmp_path_factory):
-    """A run of two workers, of which one got SIGTERM; with the processes."""
-    run = tmp_path_factory.mktemp("preempted")
+def test_sigterm_to_one_worker_saves_at_one_step_from_which_all_go_on_as_if_it_had_not_come(
+    start, whole, tmp_path
+):
+    run = tmp_path / "run"
     processes = start(task_counts(2), "auto", run, STEPS, STEP_SECONDS)
     reach(run, 5)
     processes[1].signal(signal.SIGTERM)
-    for process in processes:
-        process.ended(GONE_SECONDS)
-    return run, processes
-
-
-def test_sigterm_to_one_worker_saves_at_one_step_and_all_leave(preempted):
-    run, processes = preempted
-    assert [process.ended(1) for process in processes] == [143, 143]
+    assert [process.ended(GONE_SECONDS) for process in processes] == [143, 143]
     step = int(newest(run)["step"])
     assert 5 <= step < STEPS
     assert [messages(p)[-1] for p in processes] == [f"left at step {step} (SIGTERM)"] * 2
-
-
-def test_a_run_goes_on_as_if_it_had_never_stopped(start, preempted, whole):
-    run, _ = preempted
     processes = start(task_counts(2), "auto", run, STEPS, 0)
     assert [p.ended(START_SECONDS) for p in processes] == [0, 0]
     assert_same(newest(run), newest(whole))

@@ -1,5 +1,6 @@
 """Two processes that train together end where one does; what cannot meet is said at once."""
 
+import contextlib
 import time
 import types
 
@@ -85,30 +86,19 @@ def test_shapes_that_only_a_run_knows_end_both_workers(tmp_path):
     assert found and all(RULE + "one gave a tensor of shape" in line for line in found)
 
 
-@pytest.fixture
-def started(tmp_path):
-    """Starts workers, and kills those that are left at the end."""
-    processes = []
-
-    def started(task):
-        log = tmp_path / f"{len(processes)}.log"
-        words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.tf_config}
-        processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
-        return processes[-1]
-
-    yield started
-    for process in processes:
-        process.kill()
-
-
 @pytest.mark.slow
-def test_a_worker_may_come_late(started):
-    first, second = local_tasks(worker=2)
-    processes = [started(first)]
-    wait_until(lambda: not refusal(first.address))  # it listens while it waits
-    time.sleep(2)
-    processes.append(started(second))
-    assert [p.ended(LIMIT_SECONDS) for p in processes] == [0, 0]
+def test_a_worker_may_come_late(tmp_path):
+    with contextlib.ExitStack() as ended:
+        processes = []
+        for task in local_tasks(worker=2):
+            words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.tf_config}
+            log = tmp_path / f"{task.index}.log"
+            processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
+            ended.callback(processes[-1].kill)
+            if task.index == 0:
+                wait_until(lambda address=task.address: not refusal(address))  # it listens
+                time.sleep(2)
+        assert [p.ended(LIMIT_SECONDS) for p in processes] == [0, 0]
 
 
 @pytest.mark.slow
