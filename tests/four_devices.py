@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from processes import ROOT, run_together
 
-SECONDS = 3000.0  # for the tests of a file
+SECONDS = 3600.0  # for the tests of a file
 LOGICAL_CPUS = 4
 
 

@@ -9,7 +9,7 @@ import pytest
 import onepass
 from onepass.foundation.run_directory import RunDirectory
 
-pytestmark = [pytest.mark.slow, pytest.mark.four_devices("tensorflow"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.four_devices("tensorflow"), pytest.mark.timeout(3600)]
 STEPS = 3  # that a copy ends at
 SMALL = (
     *("--conditioning.kind", "class", "--data.batch-size", "4"),
