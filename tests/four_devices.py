@@ -84,6 +84,7 @@ def main(engine, output, *tests):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS
         )
+        tf.config.list_logical_devices()  # TensorFlow starts, so that no more of them can be made
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.chdir(ROOT)
     written = Written()
