@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib
 
 from processes import ROOT
 
@@ -52,28 +51,3 @@ def used(tree, names):
             package = aliases.get(text, text)
             if node.attr in names.get(package, ()):
                 yield package, node.attr
-
-
-def lazy_names(package):
-    """Return, for each name that a package imports on first use, a function that imports it."""
-    tree = ast.parse(packages()[package].read_text(encoding="utf-8"))
-    found = {}
-    for branch in (node for node in tree.body if isinstance(node, ast.If)):
-        for node in branch.body:
-            for alias in node.names:
-                found[alias.asname or alias.name] = _importer(node, alias.name)
-    return found
-
-
-def _importer(node, name):
-    if isinstance(node, ast.Import):
-        return lambda: importlib.import_module(name)
-
-    def import_name():
-        module = importlib.import_module(node.module)
-        try:
-            return getattr(module, name)
-        except AttributeError:
-            return importlib.import_module(f"{node.module}.{name}")
-
-    return import_name
