@@ -1,6 +1,7 @@
 """Processes of a test: Python files side by side, with a time limit that none outlives."""
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -132,16 +133,30 @@ def wait_until(condition, seconds=120):
         time.sleep(0.02)
 
 
+class Started(contextlib.ExitStack):
+    """Processes whose logs are in a folder; those left at the end of a block are killed."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self._folder, self._count = Path(folder), 0
+
+    def start(self, script, *words, kind=TensorflowProcess, **environment):
+        log = self._folder / f"process{self._count}.log"
+        self._count += 1
+        process = kind(script, log, *words, environment=environment)
+        self.callback(process.kill)
+        return process
+
+    def start_tasks(self, tasks, script, *words, **environment):
+        """Starts a process for every task of a cluster."""
+        given = [{"TF_CONFIG": task.tf_config, **environment} for task in tasks]
+        return [self.start(script, *words, **each) for each in given]
+
+
 def run_together(script, folder, environments, timeout_seconds, words=()):
     """Runs the script once for each environment; returns [(exit status, output)]."""
-    processes = []
-    try:
-        for k, environment in enumerate(environments):
-            log = Path(folder) / f"process{k}.log"
-            processes.append(TensorflowProcess(script, log, *words, environment=environment))
+    with Started(folder) as group:
+        processes = [group.start(script, *words, **environment) for environment in environments]
         deadline = time.monotonic() + timeout_seconds
         statuses = [p.ended(max(deadline - time.monotonic(), 0.1)) for p in processes]
         return [(s, p.output()) for s, p in zip(statuses, processes, strict=True)]
-    finally:
-        for process in processes:
-            process.kill()

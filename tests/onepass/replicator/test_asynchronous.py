@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from asynchronous_run import alone
-from processes import ROOT, TensorflowProcess, wait_until
+from processes import ROOT, Started, wait_until
 from toys import Line, line_batch
 
 from onepass.foundation.errors import UserError
@@ -28,36 +28,21 @@ SERVER_SECONDS = 6.0  # instead of the half minute that a parameter server may b
 END_SECONDS = servers.CHIEF_LOST_SECONDS + 30  # the machine may be busy
 
 
-class Tasks:
-    """The processes of a cluster; none outlives the test."""
-
-    def __init__(self, folder, steps, pause_seconds=0.0, start_seconds=100.0, workers=1):
-        self.cluster = local_tasks(chief=1, ps=1, worker=workers)
-        self.output = folder / "out.npz"
-        self._folder = folder
-        self._words = [steps, pause_seconds, start_seconds, SERVER_SECONDS, self.output]
-        self._processes = []
-
-    def start(self, task, index=0):
-        [own] = [c for c in self.cluster if (c.kind, c.index) == (task, index)]
-        log, environment = self._folder / f"{task}{index}.log", {"TF_CONFIG": own.tf_config}
-        process = TensorflowProcess(SCRIPT, log, *self._words, environment=environment)
-        self._processes.append(process)
-        return process
-
-    def kill(self):
-        for process in self._processes:
-            process.kill()
-
-
 @pytest.fixture
 def tasks(tmp_path):
-    with contextlib.ExitStack() as stack:
+    """Makes a cluster whose tasks are processes that are started by their names."""
+    with Started(tmp_path) as group:
 
-        def make(**options):
-            made = Tasks(tmp_path, **options)
-            stack.callback(made.kill)
-            return made
+        def make(steps, pause_seconds=0.0, start_seconds=100.0, workers=1):
+            cluster, output = local_tasks(chief=1, ps=1, worker=workers), tmp_path / "out.npz"
+            words = [steps, pause_seconds, start_seconds, SERVER_SECONDS, output]
+
+            def start(kind, index=0):
+                own = [task for task in cluster if (task.kind, task.index) == (kind, index)]
+                [process] = group.start_tasks(own, SCRIPT, *words)
+                return process
+
+            return types.SimpleNamespace(start=start, cluster=cluster, output=output)
 
         yield make
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, Process, TensorflowProcess, wait_until
+from processes import ROOT, Process, Started, wait_until
 from runs import assert_same, newest, steps_of
 
 from onepass.replicator.launch.tf_config import local_tasks, task_counts
@@ -44,20 +44,8 @@ def messages(process):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """Starts the tasks of a cluster, each a process of its own that runs `line_run.py WORDS`."""
-    folder, started = tmp_path_factory.mktemp("logs"), []
-
-    def start(counts, *words):
-        processes = []
-        for task in local_tasks(**counts):
-            log = folder / f"{len(started)}.log"
-            environment = {"TF_CONFIG": task.tf_config}
-            processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
-            started.append(processes[-1])
-        return processes
-
-    yield start
-    for process in started:
-        process.kill()
+    with Started(tmp_path_factory.mktemp("logs")) as group:
+        yield lambda counts, *words: group.start_tasks(local_tasks(**counts), SCRIPT, *words)
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """Two processes that train together end where one does; what cannot meet is said at once."""
 
-import contextlib
 import time
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import ROOT, TensorflowProcess, run_together, wait_until
+from processes import ROOT, Started, run_together, wait_until
 
 from onepass.replicator.launch.tf_config import local_tasks
 from onepass.replicator.strategies.coordination import (
@@ -88,16 +87,13 @@ def test_shapes_that_only_a_run_knows_end_both_workers(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_may_come_late(tmp_path):
-    with contextlib.ExitStack() as ended:
-        processes = []
-        for task in local_tasks(worker=2):
-            words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.tf_config}
-            log = tmp_path / f"{task.index}.log"
-            processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
-            ended.callback(processes[-1].kill)
-            if task.index == 0:
-                wait_until(lambda address=task.address: not refusal(address))  # it listens
-                time.sleep(2)
+    first, second = local_tasks(worker=2)
+    words = (SCRIPT, "plain", tmp_path / "chief.npz")
+    with Started(tmp_path) as group:
+        processes = group.start_tasks([first], *words)
+        wait_until(lambda: not refusal(first.address))  # it listens while it waits
+        time.sleep(2)
+        processes += group.start_tasks([second], *words)
         assert [p.ended(LIMIT_SECONDS) for p in processes] == [0, 0]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax_steps
 import numpy as np
 import pytest
-from processes import Process, wait_until
+from processes import Process, Started, wait_until
 
 from onepass.foundation.files import read_npz
 from onepass.replicator.launch.tf_config import free_ports
@@ -41,29 +41,19 @@ def copied(exported, tmp_path):
 @pytest.fixture
 def start(tmp_path):
     """Starts run.py of folders, each a process with so many devices, that train together."""
-    started = []
+    with Started(tmp_path) as group:
 
-    def start(folders, *options, devices=1, count=None, port=None):
-        port = port or free_ports(1)[0]
-        shared = [
-            "--coordinator",
-            f"127.0.0.1:{port}",
-            "--processes",
-            count or len(folders),
-            *options,
-        ]
-        environment = {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        }
-        for index, folder in enumerate(folders):
-            log, words = tmp_path / f"{len(started)}.log", [*shared, "--process", index]
-            started.append(Process(folder / "run.py", log, *words, environment=environment))
-        return started[-len(folders) :]
+        def start(folders, *options, devices=1, count=None, port=None):
+            address = f"127.0.0.1:{port or free_ports(1)[0]}"
+            shared = ["--coordinator", address, "--processes", count or len(folders), *options]
+            flags = f"--xla_force_host_platform_device_count={devices}"
+            given = {"kind": Process, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+            return [
+                group.start(folder / "run.py", *shared, "--process", index, **given)
+                for index, folder in enumerate(folders)
+            ]
 
-    yield start
-    for process in started:
-        process.kill()
+        yield start
 
 
 def ended(processes):

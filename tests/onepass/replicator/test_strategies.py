@@ -1,6 +1,5 @@
 """Every trainer gives the parameters of one device, whatever it runs on; see strategy_runs.py."""
 
-import contextlib
 import dataclasses
 import types
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import strategy_runs
 import tensorflow as tf
-from processes import TensorflowProcess
+from processes import Started
 from runs import newest
 from shares import assert_cuts_change_nothing
 from strategy_runs import CONFIGS, STEPS
@@ -36,18 +35,13 @@ STRATEGIES = {
 
 
 def make(strategy, tasks, folder, *words):
-    """Makes runs, in one process or one for each task; they are gone afterwards.
+    """Makes runs, in one process or one for each task.
 
     Servers and workers that serve are ended with their chief.
     """
-    environments = [{"TF_CONFIG": task.tf_config} for task in local_tasks(**tasks)] or [{}]
-    with contextlib.ExitStack() as ended:
-        started = []
-        for environment in environments:
-            log = folder / f"{len(list(folder.glob('*.log')))}.log"
-            given = (SCRIPT, log, strategy, folder, *words)
-            started.append(TensorflowProcess(*given, environment=environment))
-            ended.callback(started[-1].kill)
+    with Started(folder) as group:
+        given = (SCRIPT, strategy, folder, *words)
+        started = group.start_tasks(local_tasks(**tasks), *given) or [group.start(*given)]
         for process in started if set(tasks) <= {"worker"} else started[:1]:
             assert process.ended(SECONDS) == 0, process.output()[-4000:]
 
