@@ -432,6 +432,8 @@ def test_forty_stages_are_joined_for_twenty_devices():
     assert Stages((1.0,) * 40, 0.0).join_stages(20) == [2.0] * 20
     found = Stages((1.0, 2.0, 3.0, 2.0) * 10, 0.0).join_stages(20)
     assert len(found) == 20 and sum(found) == 80.0 and max(found) == 5.0  # 1 + 2, 3 + 2
+    with pytest.raises(ValueError, match="`count` must be between 1 and 40, got 41"):
+        Stages((1.0,) * 40, 0.0).join_stages(41)
 
 
 def test_where_memory_is_short_a_pipeline_is_chosen_that_fits():
