@@ -22,10 +22,9 @@ def assert_same_training(found, expected, start, moments=5e-6):
     assert found["step"] == expected["step"]
     for kind in ("weights", "first", "second", "average"):
         a, b, origin = (joined(arrays, kind) for arrays in (found, expected, start))
-        assert np.linalg.norm(a - b) < 1e-4 * np.linalg.norm(b - origin)
-        assert np.linalg.norm(a - b) < (moments if kind in ("first", "second") else 1e-6) * (
-            np.linalg.norm(b)
-        )
+        apart, is_moment = np.linalg.norm(a - b), kind in ("first", "second")
+        assert apart < max(1e-4, moments if is_moment else 0.0) * np.linalg.norm(b - origin)
+        assert apart < (moments if is_moment else 1e-6) * np.linalg.norm(b)
 
 
 def assert_equal(found, expected):
