@@ -82,7 +82,10 @@ class _Callee(CPUDispatcher):
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Return a function that compiled functions may call, and Python may not."""
+    """Return a function that compiled functions may call, and Python may not.
+
+    It may raise an error of constants at most, and print nothing: it has no objects of Python.
+    """
     options = {**_OPTIONS, **_NO_WRAPPERS}
     return _Callee(function, targetoptions=options, pipeline_class=_CompilerForCallers)
 
