@@ -11,48 +11,16 @@ def unary(dtypes, low=-3.0, high=3.0):
     return lambda draw: [draw.tensor(dtypes=dtypes, low=low, high=high)]
 
 
-case(
-    *[
-        "exp",
-        "expm1",
-        "sin",
-        "cos",
-        "tan",
-        "asinh",
-        "sinh",
-        "cosh",
-        "tanh",
-        "atan",
-        "sigmoid",
-        "erf",
-        "erfc",
-        "exp2",
-    ],
-    "sign",
-)(unary(NUMBERS))
+WAVES = "sin cos tan sinh cosh tanh asinh atan sigmoid erf erfc exp exp2 expm1 sign"
+case(*WAVES.split())(unary(NUMBERS))
 case(*["log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "lgamma", "digamma"])(
     unary(NUMBERS, 1, 4)
 )
 case("asin", "acos", "atanh", "erfinv", "logit")(unary(FLOATS, 0.1, 0.9))
 case("acosh")(unary(FLOATS, 1.1, 4))
 case("silu", "mish", "selu", "hardsigmoid", "hardswish", "log_sigmoid", "frac")(unary(FLOATS))
-case(
-    *[
-        "floor",
-        "ceil",
-        "trunc",
-        "neg",
-        "abs",
-        "square",
-        "relu",
-        "relu6",
-        "clone",
-        "detach",
-        "alias",
-        "positive",
-    ]
-)(unary(NUMBERS))
-case("contiguous", "lift_fresh", "lift_fresh_copy", "resolve_conj", "resolve_neg")(unary(NUMBERS))
+PLAIN = "floor ceil trunc neg abs square relu relu6 clone detach alias positive contiguous"
+case(*PLAIN.split(), "lift_fresh", "lift_fresh_copy", "resolve_conj", "resolve_neg")(unary(NUMBERS))
 case("logical_not", "isnan", "isinf", "isfinite")(unary(ALL))
 case("bitwise_not")(unary((torch.int64, torch.bool, torch.uint8)))
 case("dropout", "feature_dropout", "alpha_dropout", "native_dropout")(
@@ -87,26 +55,20 @@ case("pow.Tensor_Tensor", "float_power.Tensor_Tensor", "hypot", "xlogy.Tensor", 
 case("atan2", "arctan2")(functools.partial(pair, low=1.0, high=4.0))
 case("logical_and", "logical_or", "logical_xor")(functools.partial(pair, dtypes=ALL))
 INTEGERS = (torch.int64, torch.int32, torch.bool)
-case(*(f"bitwise_{name}.Tensor" for name in ("and", "or", "xor")))(
-    functools.partial(pair, dtypes=INTEGERS)
-)
-case(*(f"__{name}__.Tensor" for name in ("and", "or", "xor")))(
-    functools.partial(pair, dtypes=INTEGERS)
-)
-case("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "__lshift__.Tensor")(
+LOGIC = ("bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__", "__xor__")
+case(*(f"{name}.Tensor" for name in LOGIC))(functools.partial(pair, dtypes=INTEGERS))
+SHIFTS = ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+case(*(f"{name}.Tensor" for name in SHIFTS))(
     functools.partial(pair, dtypes=(torch.int64, torch.int32), low=0, high=4)
 )
-case("__rshift__.Tensor")(functools.partial(pair, dtypes=(torch.int64,), low=0, high=4))
 
 
 @case("remainder.Tensor", "fmod.Tensor", "floor_divide", examples=10)
 def divided(draw):
     first, second = pair(draw, (torch.float32, torch.int64))
     # Not close to a multiple: one rounding decides which.
-    return [
-        first * 1.37 if first.is_floating_point() else first,
-        torch.where(second == 0, 2, second),
-    ]
+    first = first * 1.37 if first.is_floating_point() else first
+    return [first, torch.where(second == 0, 2, second)]
 
 
 @case("div.Tensor_mode", examples=10)
@@ -220,28 +182,25 @@ case("flatten.using_ints")(
     lambda draw: [draw.tensor([2, 3, 2, 2]), *draw.pick([1, -1], [0, 1], [-3, 2])]
 )
 case("permute")(lambda draw: [draw.tensor([2, 3, 4]), draw.pick([0, 2, 1], [-1, 0, 1])])
-case("transpose.int", "swapaxes", "swapdims", examples=10)(
+case("transpose.int", "swapaxes", "swapdims", "movedim.int", "moveaxis.int", examples=10)(
     lambda draw: (lambda x: [x, draw.axis(x), draw.axis(x)])(draw.tensor())
 )
+case("squeeze.dim", "unbind.int", "sym_size.int", "logcumsumexp", "_safe_softmax")(
+    lambda draw: (lambda x: [x, draw.axis(x)])(draw.tensor())
+)
+case("squeeze.dims")(lambda draw: (lambda x: [x, draw.axes(x)])(draw.tensor()))
 case("t")(lambda draw: [draw.tensor(draw.shape(1, 2))])
 case("mT")(lambda draw: [draw.tensor(draw.pick([2, 3], [4, 2, 3]))])
 case("numpy_T")(lambda draw: [draw.tensor(draw.pick([2], [2, 3]))])
-case("movedim.int", "moveaxis.int")(
-    lambda draw: (lambda x: [x, draw.axis(x), draw.axis(x)])(draw.tensor())
-)
 case("movedim.intlist")(lambda draw: [draw.tensor([2, 3, 4]), [0, -1], draw.pick([2, 0], [1, 0])])
 case("unsqueeze")(lambda draw: (lambda x: [x, draw.axis(x, 1)])(draw.tensor(dtypes=ALL)))
 case("squeeze")(lambda draw: [draw.tensor()])
-case("squeeze.dim")(lambda draw: (lambda x: [x, draw.axis(x)])(draw.tensor()))
-case("squeeze.dims")(lambda draw: (lambda x: [x, draw.axes(x)])(draw.tensor()))
-case("expand", "broadcast_to")(
-    lambda draw: [draw.tensor([1, 3], ALL), draw.pick([2, 3], [4, 2, 3])]
-)
+case("broadcast_to")(lambda draw: [draw.tensor([1, 3], ALL), draw.pick([2, 3], [4, 2, 3])])
 case("expand")(lambda draw: [draw.tensor([1, 3], ALL), draw.pick([2, -1], [4, -1, 3])])
 case("expand_as")(lambda draw: [draw.tensor([1, 3]), draw.tensor([2, 4, 3])])
-case("broadcast_tensors", "meshgrid")(lambda draw: [[draw.tensor([3]), draw.tensor([1])]])
+case("broadcast_tensors")(lambda draw: [[draw.tensor([3]), draw.tensor([1])]])
 case("meshgrid")(lambda draw: [[draw.tensor([3], FLOATS[:1]), draw.tensor([2], FLOATS[:1])]])
-case("repeat", "tile")(lambda draw: [draw.tensor([2, 3], ALL), draw.pick([2, 1], [3, 1, 2])])
+case("repeat")(lambda draw: [draw.tensor([2, 3], ALL), draw.pick([2, 1], [3, 1, 2])])
 case("tile")(lambda draw: [draw.tensor([2, 3], ALL), draw.pick([2], [1, 2], [3, 1, 2])])
 case("repeat_interleave.self_int")(
     lambda draw: (lambda x: [x, draw.whole(1, 3), draw.pick(None, draw.axis(x))])(draw.tensor())
@@ -264,7 +223,6 @@ case("split.Tensor", "unsafe_split.Tensor", "chunk", "unsafe_chunk", examples=8)
 case("split_with_sizes")(lambda draw: [draw.tensor([2, 5]), [1, 4], draw.pick(1, -1)])
 case("tensor_split.sections")(lambda draw: [draw.tensor([2, 5]), draw.whole(1, 4), -1])
 case("tensor_split.indices")(lambda draw: [draw.tensor([2, 5]), [1, 3], -1])
-case("unbind.int")(lambda draw: (lambda x: [x, draw.axis(x)])(draw.tensor()))
 
 
 @case("slice.Tensor", examples=20)
@@ -304,6 +262,13 @@ def padded(draw):
     return [x, pads, mode]
 
 
+def upsampled(draw, shape, by_factors, to_size):
+    return [
+        draw.tensor([1, 2, *shape], FLOATS[:1]),
+        *draw.pick([None, *by_factors], [*to_size, None]),
+    ]
+
+
 case("constant_pad_nd")(lambda draw: [draw.tensor([2, 3], ALL), [1, -1, 0, 2], draw.pick(0, 2)])
 for _axes in (1, 2, 3):
     case(f"reflection_pad{_axes}d", f"replication_pad{_axes}d", examples=3)(
@@ -321,22 +286,10 @@ for _axes in (1, 2, 3):
         ]
     )
     case(f"upsample_nearest{_axes}d.vec", examples=3)(
-        lambda draw, axes=_axes: [
-            draw.tensor([1, 2, *[3] * axes], FLOATS[:1]),
-            *draw.pick([None, [2.0] * axes], [[5] * axes, None]),
-        ]
+        lambda draw, axes=_axes: upsampled(draw, [3] * axes, [[2.0] * axes], [[5] * axes])
     )
-case("upsample_linear1d.vec")(
-    lambda draw: [
-        draw.tensor([1, 2, 5], FLOATS[:1]),
-        *draw.pick([None, True, [2.0]], [[7], False, None]),
-    ]
-)
+case("upsample_linear1d.vec")(lambda draw: upsampled(draw, [5], [True, [2.0]], [[7], False]))
 case("upsample_bilinear2d.vec")(
-    lambda draw: [
-        draw.tensor([1, 2, 3, 5], FLOATS[:1]),
-        *draw.pick([None, True, [2.0, 3.0]], [[7, 4], False, None]),
-    ]
+    lambda draw: upsampled(draw, [3, 5], [True, [2.0, 3.0]], [[7, 4], False])
 )
-case("sym_size.int")(lambda draw: (lambda x: [x, draw.axis(x)])(draw.tensor()))
 case("sym_numel", "numel")(unary(FLOATS))

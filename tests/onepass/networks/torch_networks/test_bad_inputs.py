@@ -29,51 +29,26 @@ def linear(function):
     return Wrapped(function, nn.Linear(1, 2))
 
 
-def test_half_precision_weights_are_refused():
-    message = refusal(GPT().half(), TOKENS)
-    assert "float32" in message and "float16" in message and "tokens.weight" in message
-
-
-def test_weights_without_values_are_refused():
+def on_meta():
     with torch.device("meta"):
-        module = nn.Linear(1, 2)
-    assert "weights loaded" in refusal(module)
+        return nn.Linear(1, 2)
 
 
-def test_weights_on_another_device_are_refused(monkeypatch):
+def with_weight(weight):
     module = nn.Linear(1, 2)
-    monkeypatch.setattr(nn.Parameter, "device", torch.device("cuda", 0), raising=False)
-    assert "module.cpu()" in refusal(module) and "cuda:0" in refusal(module)
+    module.weight = nn.Parameter(weight, requires_grad=weight.is_floating_point())
+    return module
 
 
-def test_quantised_modules_are_refused():
-    class Packed(nn.Linear):
-        pass
-
-    Packed.__module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
-    message = refusal(nn.Sequential(Packed(1, 2)))
-    assert "quantised" in message and "`0`" in message
-    integers = nn.Linear(1, 2)
-    integers.weight = nn.Parameter(torch.zeros(2, 1, dtype=torch.int8), requires_grad=False)
-    assert "`weight` is int8" in refusal(integers)
+def quantised():
+    module = "torch.ao.nn.quantized.dynamic.modules.linear"
+    return nn.Sequential(type("Packed", (nn.Linear,), {"__module__": module})(1, 2))
 
 
-def test_projections_of_an_lstm_are_refused_by_name():
-    module = Recurrent(nn.LSTM, proj_size=4)
-    assert "proj_size=4 in layer `layers`" in refusal(module, TOKENS)
-
-
-def test_an_attribute_that_has_the_name_of_projections_is_none():
-    layer = nn.Linear(1, 2)
-    layer.proj_size = 4
-    assert onepass.from_torch(layer, inputs=SIGNAL)(SIGNAL.numpy()).shape == (1, 8, 2)
-
-
-def test_a_module_of_torchscript_is_refused():
+def scripted():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
-        scripted = torch.jit.trace(nn.Linear(1, 2), SIGNAL)
-    assert "TorchScript" in refusal(scripted) and "written in Python" in refusal(scripted)
+        return torch.jit.trace(nn.Linear(1, 2), SIGNAL)
 
 
 class Halved(torch.Tensor):
@@ -100,10 +75,94 @@ class Halved(torch.Tensor):
         return cls(result / 2) if operation is torch.ops.aten.detach.default else result
 
 
-def test_weights_that_are_no_plain_tensors_are_refused():
+class Uneven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frames = nn.ConvTranspose1d(2, 2, 5, stride=4)
+
+    def forward(self, x, mel):
+        return x + self.frames(mel).transpose(1, 2)
+
+
+def looped(x, layer):
+    state, rows = torch.zeros(x.shape[0], 2), []
+    for row in layer(x).unbind(1):
+        state = 0.5 * state + row
+        rows.append(state)
+    return torch.stack(rows, 1)
+
+
+def of_two(**options):
+    return lambda: (linear(lambda x, layer: {"a": layer(x), "b": layer(x)}), SIGNAL, options)
+
+
+def of(function, **options):
+    return lambda: (linear(function), SIGNAL, options)
+
+
+def in_classes():
+    module = linear(lambda x, layer: layer(x.float()[..., None]))
+    return module, TOKENS, {"one_hot": True}
+
+
+# What returns a module, its inputs and options, and parts of the sentence.
+REFUSED = {
+    "half": (lambda: (GPT().half(), TOKENS), "float32", "float16", "tokens.weight"),
+    "no values": (lambda: (on_meta(), SIGNAL), "weights loaded"),
+    "quantised": (lambda: (quantised(), SIGNAL), "quantised", "`0`"),
+    "integers": (lambda: (with_weight(torch.zeros(2, 1).char()), SIGNAL), "`weight` is int8"),
+    "projections": (lambda: (Recurrent(nn.LSTM, proj_size=4), TOKENS), "4 in layer `layers`"),
+    "torchscript": (lambda: (scripted(), SIGNAL), "TorchScript", "written in Python"),
+    "no tensors": (lambda: (with_weight(Halved(torch.ones(2, 1))), SIGNAL), "`weight` is a Halved"),
+    "dtype": (lambda: (GPT(), torch.zeros(1, 8)), "float32 [2, 8]", "`inputs`"),
+    "list": (lambda: (GPT(), [1, 2]), "[batch, time, ...]"),
+    "number": (lambda: (GPT(), torch.tensor(1.0)), "shape []"),
+    "no inputs": (lambda: (GPT(), None), "got None"),
+    "no module": (lambda: (lambda x: x, SIGNAL, {"error": TypeError}), "torch.nn.Module"),
+    "no file": (lambda: ("missing.pt2", SIGNAL), "no such file"),
+    "length": (of(lambda x, f: f(x) + torch.ones(8, 1)), "any length", "constant (8)"),
+    "loop": (of(looped), "any length"),
+    "batch": (of(lambda x, f: f(x) + torch.ones(2, 8, 1)[:, :1]), "any batch size"),
+    "random": (of(lambda x, f: f(x) + torch.rand_like(x)), "same outputs"),
+    "branch": (of(lambda x, f: f(x) if x.sum() > 0 else -f(x)), "cannot be exported"),
+    "no output": (of_two(), "'a', 'b', got None"),
+    "another output": (of_two(output="c"), "'a', 'b', got 'c'"),
+    "no condition": (of_two(conditions={"speaker": torch.zeros(1)}), "none, got 'speaker'"),
+    "frame rate": (
+        lambda: (Uneven(), torch.zeros(1, 9, 1), {"conditions": {"mel": torch.zeros(1, 2, 2)}}),
+        *("`mel`", "time step or frame", "4*"),
+    ),
+    "classes": (in_classes, "`one_hot` must be False unless `inputs` are floats [batch, classes"),
+    "no time": (of(lambda x, f: f(x).mean(1)), "time axis"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_converted_is_refused_in_one_sentence(case):
+    make, *parts = REFUSED[case]
+    module, inputs, *options = make()
+    message = refusal(module, inputs, **options[0] if options else {})
+    assert [part for part in parts if part not in message] == [], message
+
+
+def test_weights_on_another_device_are_refused(monkeypatch):
     module = nn.Linear(1, 2)
-    module.weight = nn.Parameter(Halved(module.weight.detach() / 2))
-    assert "plain tensors, but `weight` is a Halved" in refusal(module)
+    monkeypatch.setattr(nn.Parameter, "device", torch.device("cuda", 0), raising=False)
+    assert "module.cpu()" in refusal(module) and "cuda:0" in refusal(module)
+
+
+def test_a_damaged_file_and_one_of_a_fixed_length_are_refused(tmp_path):
+    path = tmp_path / "network.pt2"
+    path.write_bytes(b"nothing")
+    assert "network.pt2 cannot be read" in refusal(path)
+    torch.export.save(torch.export.export(nn.Linear(1, 2), (torch.zeros(2, 8, 1),)), path)
+    assert "dynamic_shapes" in refusal(path)
+
+
+def test_an_attribute_that_has_the_name_of_projections_is_none():
+    layer = nn.Linear(1, 2)
+    layer.proj_size = 4
+    assert onepass.from_torch(layer, inputs=SIGNAL)(SIGNAL.numpy()).shape == (1, 8, 2)
 
 
 @pytest.mark.parametrize(
@@ -117,95 +176,6 @@ def test_weights_that_are_no_plain_tensors_are_refused():
 def test_a_module_that_was_not_converted_is_refused_with_the_function_that_converts_it(take):
     with pytest.raises(onepass.UserError, match=r"got GPT: onepass\.from_torch"):
         take(GPT())
-
-
-def test_inputs_of_a_wrong_dtype_or_shape_are_refused():
-    message = refusal(GPT(), torch.zeros(1, 8))
-    assert "float32 [2, 8]" in message and "`inputs`" in message
-    assert "[batch, time, ...]" in refusal(GPT(), [1, 2])
-    assert "shape []" in refusal(GPT(), torch.tensor(1.0))
-    assert "got None" in refusal(GPT(), None)
-
-
-def test_what_is_no_module_is_refused():
-    assert "torch.nn.Module" in refusal(lambda x: x, error=TypeError)
-    assert "no such file" in refusal("missing.pt2")
-
-
-def test_a_damaged_file_is_refused(tmp_path):
-    path = tmp_path / "network.pt2"
-    path.write_bytes(b"nothing")
-    assert "network.pt2 cannot be read" in refusal(path)
-
-
-def test_a_fixed_length_is_refused_with_the_reason_of_torch():
-    message = refusal(linear(lambda x, layer: layer(x) + torch.ones(8, 1)))
-    assert "any length" in message and "constant (8)" in message
-
-
-def test_a_loop_over_time_steps_is_refused():
-    def looped(x, layer):
-        state, rows = torch.zeros(x.shape[0], 2), []
-        for row in layer(x).unbind(1):
-            state = 0.5 * state + row
-            rows.append(state)
-        return torch.stack(rows, 1)
-
-    assert "any length" in refusal(linear(looped))
-
-
-def test_a_fixed_batch_is_refused():
-    assert "any batch size" in refusal(
-        linear(lambda x, layer: layer(x) + torch.ones(2, 8, 1)[:, :1])
-    )
-
-
-def test_a_file_with_a_fixed_length_is_refused_with_a_hint(tmp_path):
-    program = torch.export.export(nn.Linear(1, 2), (torch.zeros(2, 8, 1),))
-    torch.export.save(program, tmp_path / "fixed.pt2")
-    assert "dynamic_shapes" in refusal(tmp_path / "fixed.pt2")
-
-
-def test_random_outputs_are_refused():
-    assert "same outputs" in refusal(linear(lambda x, layer: layer(x) + torch.rand_like(x)))
-
-
-def test_a_branch_on_values_is_refused():
-    message = refusal(linear(lambda x, layer: layer(x) if x.sum() > 0 else -layer(x)))
-    assert "cannot be exported" in message
-
-
-def test_an_output_or_a_condition_of_another_name_is_refused():
-    both = linear(lambda x, layer: {"a": layer(x), "b": layer(x)})
-    assert "'a', 'b', got None" in refusal(both)
-    assert "'a', 'b', got 'c'" in refusal(both, output="c")
-    conditions = {"speaker": torch.zeros(1)}
-    assert "none, got 'speaker'" in refusal(both, conditions=conditions)
-
-
-class Uneven(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.frames = nn.ConvTranspose1d(2, 2, 5, stride=4)
-
-    def forward(self, x, mel):
-        return x + self.frames(mel).transpose(1, 2)
-
-
-def test_a_condition_without_a_frame_rate_is_refused_by_name():
-    signal, mel = torch.zeros(1, 9, 1), torch.zeros(1, 2, 2)
-    message = refusal(Uneven(), signal, conditions={"mel": mel})
-    assert "`mel`" in message and "time step or frame" in message and "4*" in message
-
-
-def test_one_hot_vectors_are_floats_with_an_axis_of_classes():
-    tokens = linear(lambda x, layer: layer(x.float()[..., None]))
-    message = refusal(tokens, inputs=torch.zeros(1, 8, dtype=torch.int64), one_hot=True)
-    assert "`one_hot` must be False unless `inputs` are floats [batch, classes, time]" in message
-
-
-def test_an_output_without_time_is_refused():
-    assert "time axis" in refusal(linear(lambda x, layer: layer(x).mean(1)))
 
 
 @pytest.fixture
@@ -245,7 +215,6 @@ def test_rules_are_registered_under_names():
 
 @pytest.fixture
 def triton(monkeypatch, tmp_path):
-    """A triton that is installed, and says that it was imported."""
     (tmp_path / "triton.py").write_text("imported = True")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "triton", raising=False)

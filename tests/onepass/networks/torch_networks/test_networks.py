@@ -54,7 +54,6 @@ MODULES = {
     "rnn": lambda: Recurrent(nn.RNN, nonlinearity="relu"),
     "encoder": Encoder,
 }
-FULL = ("lstm", "rnn", "gru, time first")  # their step is that of "gru"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -65,11 +64,10 @@ def test_a_network_of_tokens_is_converted_and_has_a_step(name):
     for shape in ((2, 21), (1, 2), (3, 1)):
         symbols = tokens(*shape)
         np.testing.assert_allclose(called(network, symbols), original(module, symbols), 1e-4, 1e-5)
-    if name in FULL:
-        return
-    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
-    drawn = model.sample(num=2, length=70, seed=3, method="cached")
-    assert (drawn[:, :20] == model.sample(num=2, length=20, seed=3, method="naive")).all()
+    if name == "encoder":  # test_torch_laws.py has other networks
+        model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
+        drawn = model.sample(num=2, length=70, seed=3, method="cached")
+        assert (drawn[:, :20] == model.sample(num=2, length=20, seed=3, method="naive")).all()
 
 
 def test_a_bidirectional_layer_is_converted_and_refused_as_not_causal():
@@ -120,24 +118,17 @@ def test_masked_weights_that_a_module_overwrites_are_masked_in_every_call():
     model.check_causal()
 
 
-def test_parameters_keep_their_names_and_flags_and_tied_ones_are_one_variable():
+def test_parameters_keep_their_names_and_flags_when_they_are_trained_and_stored(tmp_path):
     module = GPT()
     module.places.weight.requires_grad_(False)
     network = onepass.from_torch(module, inputs=TOKENS)
     frozen = {name for name, each in network.weights.items() if not each.trainable}
     assert frozen == {"places.weight"}
-    assert "head.weight" not in network.weights and "tokens.weight" in network.weights
+    assert "head.weight" not in network.weights and "tokens.weight" in network.weights  # tied
     assert len(network.weights) == len(dict(module.named_parameters()))
     model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
     trained = {variable.name.partition(":")[0] for variable in model.trainable_variables()}
     assert trained == network.weights.keys() - frozen
-
-
-def test_a_converted_network_is_trained_stored_and_read(tmp_path):
-    module = GPT()
-    module.places.weight.requires_grad_(False)
-    network = onepass.from_torch(module, inputs=TOKENS)
-    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
     before = {name: each.numpy() for name, each in network.weights.items()}
     rows = np.repeat(tokens(1, 12), 4, 0)
     with eagerly():
@@ -355,21 +346,6 @@ def test_frames_are_found_in_the_export_and_kept_in_a_folder(tmp_path):
     np.testing.assert_allclose(drawn[1:], [drawn[0]] * 2, atol=1e-6)
 
 
-@pytest.mark.integration
-def test_a_converted_network_is_a_teacher_and_is_exported(tmp_path):
-    torch.manual_seed(1)
-    network = onepass.from_torch(WaveNet(Gaussian().num_parameters).eval(), inputs=WAVE)
-    model = onepass.Autoregressive(network, Gaussian())
-    waves = wave(4, 40)
-    student = onepass.distill(model, waves, steps=2)
-    assert student.sample(num=1, length=40, seed=1).shape == (1, 40)
-    onepass.export(model, tmp_path / "models" / "1", length=64)
-    bundle = onepass.load(tmp_path / "models")
-    x = model.sample(num=2, length=30, seed=1)
-    np.testing.assert_allclose(bundle.sample(num=2, length=30, seed=1), x, atol=1e-3)
-    np.testing.assert_allclose(bundle.log_prob(x), model.log_prob(x), rtol=1e-3, atol=1e-3)
-
-
 def test_gradients_of_all_parameters_are_those_of_torch():
     torch.manual_seed(4)
     module = GPT().eval()
@@ -408,17 +384,3 @@ def test_a_length_that_export_bounds_is_said_by_the_call():
         network(wave(1, 17, 1))
     with pytest.raises(ValueError, match="takes 1 arguments, inputs, got 2"):
         network(x, x)
-
-
-def test_drawn_tokens_have_the_frequencies_of_torch():
-    torch.manual_seed(5)
-    module = GPT().eval()
-    with torch.no_grad():
-        module.tokens.weight.mul_(3)
-        first = torch.softmax(module(tokens_of(1, 1))[0, 0], -1).numpy()
-    network = onepass.from_torch(module, inputs=TOKENS)
-    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
-    drawn = model.sample(num=2000, length=1, seed=1, method="naive")[:, 0]
-    counts = np.bincount(drawn, minlength=LEVELS)
-    spread = np.sqrt(2000 * first * (1 - first))
-    assert (np.abs(counts - 2000 * first) < 5 * spread + 1).all()

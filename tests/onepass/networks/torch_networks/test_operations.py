@@ -1,5 +1,7 @@
 """Every rule of the table computes what PyTorch's operation computes, in the same dtype."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,10 @@ import torch_product_cases  # noqa: E402
 from drawn_arguments import CASES, Draw  # noqa: E402
 from hypothesis import Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from processes import ROOT  # noqa: E402
 
 from onepass.networks.from_torch.network import RULE_MODULES  # noqa: E402
-from onepass.networks.from_torch.table import RULES, rule_for  # noqa: E402
+from onepass.networks.from_torch.table import RULES, SIZES, rule_for  # noqa: E402
 
 # Rules for what is no operation of ATen; tests of whole networks run them.
 ELSEWHERE = {
@@ -85,3 +88,9 @@ def test_every_rule_has_a_case():
     covered = {name.removesuffix(".default") for name in CASES}
     covered |= {name.partition(".")[0] for name in covered}
     assert names - covered == set()
+
+
+def test_the_page_lists_the_operations_of_the_table():
+    page = ROOT / "docs" / "reference" / "torch.md"
+    text = page.read_text(encoding="utf-8").split("{ #operations }")[1]
+    assert set(re.findall(r"`([\w.]+)`", text)) == {n for n in RULES if not n.startswith(SIZES)}

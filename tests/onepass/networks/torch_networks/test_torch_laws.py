@@ -50,9 +50,3 @@ def subjects():
 )
 def test_a_network_of_pytorch_obeys_a_law(subjects, name, law):
     assert check_law(law, subjects[name]) == ""
-
-
-@pytest.mark.parametrize("name", [name for name, row in MODELS.items() if row.lacks])
-def test_what_a_network_of_pytorch_lacks_is_in_its_row(subjects, name):
-    for law in MODELS[name].lacks:
-        assert check_law(law, subjects[name]), f"{law} applies to {name}"

@@ -1,6 +1,7 @@
 """The Python of README and of the tutorials that needs PyTorch runs, with random weights."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ torch = pytest.importorskip("torch")
 from doc_pages import PAGES, blocks  # noqa: E402
 from page_runs import run_blocks, smaller  # noqa: E402
 from processes import ROOT  # noqa: E402
+
+from onepass import torch_network  # noqa: E402
+from onepass.networks.from_torch.table import RULES  # noqa: E402
 
 pytestmark = [
     pytest.mark.integration,
@@ -98,3 +102,31 @@ mel = np.zeros([1, 10, 80], "float32")
 def test_every_replacement_is_needed():
     text = (ROOT / "docs" / "tutorials" / "wavenet_vocoder.md").read_text(encoding="utf-8")
     assert all(re.search(pattern, text) for pattern, _ in SMALLER)
+
+
+FACTORY = """
+import torch
+def network():
+    return torch.nn.Linear(1, 2), torch.zeros(1, 8, 1)
+"""
+
+
+def test_the_page_on_pytorch_runs(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    page = ROOT / "docs" / "reference" / "torch.md"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_models.py").write_text(FACTORY)
+    (command,) = (block for block in blocks(page, "sh") if block.startswith("python -m"))
+    assert torch_network.main(command.split()[3:]) == 0
+    before, namespace = dict(RULES), {}
+    try:
+        for block in blocks(page, "python"):
+            exec(compile(block, str(page), "exec"), namespace)
+    finally:
+        RULES.clear()
+        RULES.update(before)
+        sys.modules.pop("my_models", None)
+    assert namespace["rows"].shape == (2, 40) and namespace["wave"].shape == (1, 40)
+    assert namespace["vocoder"].conditions["mel"].hop == 4
+    assert namespace["network"].input_signature[0].shape.as_list() == [None, None, 1]

@@ -89,50 +89,6 @@ def test_logits_and_greedy_tokens_are_those_of_torch(name):
     np.testing.assert_array_equal(drawn[:, 60:], greedy(module, start, 6))
 
 
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM"])
-def test_an_attention_mask_is_a_condition_with_time(name):
-    module, ones = made(name, *MODELS[name]), torch.ones(1, 8, dtype=torch.int64)
-    network = onepass.from_torch(
-        module, inputs=torch.zeros_like(ones), conditions={"attention_mask": ones}
-    )
-    mask = np.ones((2, 40), np.int64)
-    mask[1, :5] = mask[0, 7] = 0
-    tokens = np.random.default_rng(0).integers(0, LEVELS, (2, 40))
-    with torch.no_grad():
-        given = {"attention_mask": torch.tensor(mask), "use_cache": False}
-        wanted = module(torch.tensor(tokens), **given).logits.numpy()
-    assert np.abs(network(tokens, mask).numpy() - wanted)[mask > 0].max() < 1e-5
-    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
-    drawn = model.sample(2, 40, 1, mask, method="cached")
-    np.testing.assert_array_equal(model.sample(2, 40, 1, mask, method="naive"), drawn)
-
-
-def test_a_state_space_model_that_export_unrolls_is_refused():
-    options = {"vocab_size": LEVELS, "hidden_size": WIDTH, "num_hidden_layers": 1, "state_size": 4}
-    module = made("MambaForCausalLM", "MambaConfig", options | END)
-    with pytest.raises(onepass.UserError, match="any length"):
-        onepass.from_torch(module, inputs=torch.zeros(1, 8, dtype=torch.int64))
-
-
-def test_the_semantic_tokens_of_bark_are_drawn_by_a_step():
-    from transformers.models.bark.modeling_bark import BarkSemanticModel
-
-    torch.manual_seed(3)
-    sizes = {"input_vocab_size": LEVELS, "output_vocab_size": LEVELS, "hidden_size": WIDTH}
-    config = transformers.BarkSemanticConfig(**sizes, num_layers=2, num_heads=4, block_size=128)
-    module = BarkSemanticModel(config).eval()
-    network = onepass.from_torch(module, inputs=torch.zeros(1, 8, dtype=torch.int64))
-    tokens = np.random.default_rng(0).integers(0, LEVELS, (2, 70))
-    with torch.no_grad():
-        wanted = module(input_ids=torch.tensor(tokens)).logits.numpy()
-    assert np.abs(network(tokens).numpy() - wanted).max() < 1e-5
-    model = onepass.Autoregressive(network, Categorical(LEVELS), start=0)
-    drawn = model.sample(num=1, length=70, seed=1, method="cached")
-    np.testing.assert_array_equal(
-        drawn[:, :20], model.sample(num=1, length=20, seed=1, method="naive")
-    )
-
-
 class Codes(torch.nn.Module):
     """MusicGen's decoder over codes [batch, time, codebooks], given an encoded text."""
 
