@@ -8,7 +8,6 @@ after a change that is meant to change samples:
 """
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import io
@@ -16,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,24 +44,12 @@ ENLARGER = "shipped-upsample"
 QUICK = ("/0, numba", "/0, auto", "shipped-digits-teacher/0, cached", "shipped-digits/0, cached")
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A way to draw a sample.
-
-    Attributes:
-      name: key of the sample and the way it is drawn.
-      key: of values.npz, shared by the ways that draw the same.
-      draw: returns the sample: levels, int16 [samples] or uint8.
-    """
+class Case(NamedTuple):
+    """A way to draw a sample by its name, and the key of values.npz that all such ways share."""
 
     name: str
     key: str
     draw: Callable[[], np.ndarray]
-
-    @property
-    def quick(self) -> bool:
-        """Return whether the quick tests draw it."""
-        return self.name.endswith(QUICK)
 
 
 @functools.cache
@@ -122,6 +109,13 @@ def bundle(name: str) -> Any:
         return onepass.load(out)
 
 
+def of_bundle(name: str, label: int | None, seed: int) -> np.ndarray:
+    """An image of a class of a bundle, or the levels of a sound."""
+    if label is None:
+        return levels(bundle(name).sample(condition=frames(name), seed=seed))[:SAMPLES]
+    return bundle(name).sample(condition=label, seed=seed)[0]
+
+
 def drafted(name: str, seed: int) -> np.ndarray:
     """The levels of a sound of a teacher for which a student drafts."""
     draft = {"draft": model(DRAFTED[name]), "acceptance": "rejection"}
@@ -131,6 +125,11 @@ def drafted(name: str, seed: int) -> np.ndarray:
 def packed() -> np.ndarray:
     """The bytes of a `.onepass` file of an image, uint8 [bytes]."""
     return np.frombuffer(model(PACKED).compress(drawn(PACKED, SEEDS[0])[None], 7), np.uint8)
+
+
+def unpacked() -> np.ndarray:
+    """The image of the stored `.onepass` file."""
+    return model(PACKED).decompress(stored()[f"{PACKED}/file"].tobytes())[0]
 
 
 def cases() -> Iterator[Case]:
@@ -155,29 +154,20 @@ def cases() -> Iterator[Case]:
 
 def of_few_models() -> Iterator[Case]:
     """Yield the cases that take long, of one model each, and those of files."""
+    partial = functools.partial
     for name in DRAFTED:
         key = f"{name}/drafted"
-        yield Case(f"{key}, speculative", key, functools.partial(drafted, name, SEEDS[0]))
+        yield Case(f"{key}, speculative", key, partial(drafted, name, SEEDS[0]))
         key, options = f"{name}/short", {"samples": NAIVE_SAMPLES, "method": "naive"}
-        yield Case(f"{key}, naive", key, functools.partial(spoken, name, SEEDS[0], **options))
+        yield Case(f"{key}, naive", key, partial(spoken, name, SEEDS[0], **options))
     sound, images = BUNDLES
     for number, seed in enumerate(SEEDS):
         key = f"{images}/{number}"
-        yield Case(
-            f"{key}, bundle", key, lambda s=seed: bundle(images).sample(condition=7, seed=s)[0]
-        )
+        yield Case(f"{key}, bundle", key, partial(of_bundle, images, 7, seed))
         key = f"{sound}/bundle {number}"
-        yield Case(
-            f"{key}, bundle",
-            key,
-            lambda s=seed: levels(bundle(sound).sample(condition=frames(sound), seed=s))[:SAMPLES],
-        )
+        yield Case(f"{key}, bundle", key, partial(of_bundle, sound, None, seed))
     yield Case(f"{PACKED}/file, packed", f"{PACKED}/file", packed)
-    yield Case(
-        f"{PACKED}/0, unpacked",
-        f"{PACKED}/0",
-        lambda: model(PACKED).decompress(stored()[f"{PACKED}/file"].tobytes())[0],
-    )
+    yield Case(f"{PACKED}/0, unpacked", f"{PACKED}/0", unpacked)
 
 
 def model_kind(name: str) -> str:

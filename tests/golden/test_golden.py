@@ -3,12 +3,12 @@
 import draws
 import numpy as np
 import pytest
-from draws import cases, differing, stored
+from draws import QUICK, cases, differing, stored
 
 from onepass.foundation.locations import SHIPPED
 
 CASES = [
-    pytest.param(case, id=case.name, marks=[] if case.quick else [pytest.mark.slow])
+    pytest.param(case, id=case.name, marks=[] if case.name.endswith(QUICK) else pytest.mark.slow)
     for case in cases()
 ]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from marks import some_slow
-from scipy import special, stats
+from scipy import special
 
 from onepass.likelihoods import (
     Categorical,
@@ -29,7 +29,6 @@ def single(likelihood, mean, log_scale):
 
 
 def of(kind, levels):
-    """The likelihood with few components, where it has components."""
     return kind(levels, components=1) if kind in MIXTURES else kind(levels)
 
 
@@ -71,13 +70,11 @@ def reference(kind, num_levels, mean, log_scale, levels):
 
 
 def same_draws(first, second):
-    """True if draws agree but for a few that rounding moved by one level."""
     difference = np.abs(np.asarray(first, int) - np.asarray(second, int))
     return difference.max() <= 1 and np.mean(difference != 0) < 0.005
 
 
 def compiled_program(method, parameters, argument):
-    """The text of what XLA is given for a method of two arguments."""
     function = tf.function(lambda first, second: method(first, second), jit_compile=True)
     return function.experimental_get_compiler_ir(parameters, argument)(stage="hlo")
 
@@ -181,30 +178,6 @@ def test_scales_below_the_floor_count_as_the_floor(kind):
     noise = np.full([likelihood.noise_channels], 0.999, np.float32)
     levels = [likelihood.sample(single(likelihood, 0.3, s), noise) for s in (-5.0, -50.0)]
     assert levels[0] == levels[1]
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-@pytest.mark.parametrize("kind", EVERY)
-def test_samples_are_as_frequent_as_log_prob_says(kind, temperature):
-    likelihood = kind(8, components=3) if kind in MIXTURES else kind(8)
-    parameters = example(likelihood)
-    noise = likelihood.noise(5, [0], 0, 200_000)[0]
-    draws = likelihood.sample(np.tile(parameters, (200_000, 1)), noise, temperature).numpy()
-    cooled = parameters.copy()
-    if kind is not Gaussian:
-        cooled[: 8 if kind is Categorical else 3] /= temperature
-    if kind is not Categorical:
-        cooled[-1 if kind is Gaussian else -3 :] += np.log(temperature)
-    expected = 200_000 * np.exp(log_probs(likelihood, cooled))
-    observed = np.bincount(draws, minlength=8)
-    likely = expected > 5
-    assert (
-        stats.chisquare(
-            observed[likely], expected[likely] * observed[likely].sum() / expected[likely].sum()
-        ).pvalue
-        > 1e-3
-    )
-    assert observed[~likely].sum() < 30
 
 
 def test_a_sample_is_the_first_component_the_uniform_stays_below():

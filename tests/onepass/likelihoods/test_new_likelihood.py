@@ -95,7 +95,6 @@ def image_model(likelihood, kind="multiscale", channels=1):
 
 
 def falls(loss, variables, steps=3):
-    """Returns whether a few steps of Adam lower a loss."""
     optimizer, values = tf.keras.optimizers.Adam(0.02), []
     for _ in range(steps):
         with tf.GradientTape() as tape:
@@ -213,7 +212,6 @@ def test_images_of_many_levels_are_refused_by_name():
 
 
 def own_model():
-    """An `Autoregressive` of it over a small causal network."""
     tf.keras.utils.set_random_seed(0)
     network = tf.keras.Sequential(
         [
@@ -281,14 +279,6 @@ def test_the_commands_train_evaluate_sample_and_export_it(sounds, tmp_path, caps
         assert onepass.main(["sample", str(model), *request, str(tmp_path / out)]) == 0
     live, exported = (next((tmp_path / out).glob("*.wav")) for out in ("live", "exported"))
     assert live.read_bytes() == exported.read_bytes()
-
-
-@pytest.mark.integration
-def test_the_command_writes_a_training_step_of_it(sounds, tmp_path):
-    out = tmp_path / "out"
-    given = words(sounds, tmp_path / "run")
-    assert onepass.main([*given, "--portable", str(out)]) == 0
-    assert list(out.glob("*.stablehlo"))
 
 
 @pytest.mark.parametrize("preset", ["wavenet-smoke", "pixelcnn-smoke"])

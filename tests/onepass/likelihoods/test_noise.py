@@ -11,7 +11,6 @@ ROWS = [5, 0, 17]
 
 
 def compiled(draw, length, lane=0):
-    """The drawing function under XLA, with seed, rows and start as arguments."""
     return tf.function(
         lambda seed, rows, start: draw(seed, rows, start, length, lane), jit_compile=True
     )

@@ -14,7 +14,6 @@ def choice(temperature=1.0, **options):
 
 
 def kept_by_sorting(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
-    """The kept symbols of one row, by sorting in float64."""
     odds = np.exp((logits - logits.max()) / temperature)
     odds /= odds.sum()
     order = np.argsort(-odds)[: top_k or None]
@@ -107,7 +106,6 @@ def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
 
 
 def counts_of(seen, levels):
-    """Count each of some levels in rows, int32 [rows, levels]."""
     return np.apply_along_axis(np.bincount, 1, seen, minlength=levels).astype(np.int32)
 
 
