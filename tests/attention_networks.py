@@ -1,19 +1,100 @@
 """Causal networks with attention, positions, running sums, as their users write them."""
 
+import keras
 import numpy as np
 import tensorflow as tf
-from keras_attention import (
-    LONGEST,
-    TOKENS,
-    dot_product,
-    explicit_mask,
-    grouped_queries,
-    mask_by_cumsum,
-    mini_gpt,
-    recurrent_and_attention,
-    sliding_window,
-    triangular_mask,
-)
+
+layers, ops = keras.layers, keras.ops
+TOKENS, WIDTH, HEADS = 13, 12, 3
+LONGEST = 300
+
+
+class Positions(layers.Layer):
+    """Embeddings of tokens and of learned positions."""
+
+    def __init__(self, length=LONGEST):
+        super().__init__()
+        self.tokens = layers.Embedding(TOKENS, WIDTH, embeddings_initializer="normal")
+        self.positions = layers.Embedding(length, WIDTH, embeddings_initializer="normal")
+
+    def call(self, tokens):
+        return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
+
+
+def model(block, positions=True, count=1):
+    """A Keras model of embeddings, blocks with residuals and normalisation, and an output."""
+    inputs = keras.Input([None], dtype="int32")
+    h = Positions()(inputs) if positions else layers.Embedding(TOKENS, WIDTH)(inputs)
+    for _ in range(count):
+        h = h + block(layers.LayerNormalization()(h))
+    return keras.Model(inputs, layers.Dense(TOKENS)(h))
+
+
+def mini_gpt():
+    def block(h):
+        a = layers.MultiHeadAttention(HEADS, 4)(h, h, use_causal_mask=True)
+        return layers.Dense(WIDTH)(layers.Dense(24, activation="gelu")(h + a))
+
+    return model(block, count=2)
+
+
+def grouped_queries():
+    attend = layers.GroupQueryAttention(4, 6, 2)
+    return model(lambda h: attend(h, h, use_causal_mask=True))
+
+
+class Masked(layers.Layer):
+    def __init__(self, mask):
+        super().__init__()
+        self.attend, self.mask = layers.MultiHeadAttention(HEADS, 4), mask
+
+    def call(self, h):
+        return self.attend(h, h, attention_mask=self.mask(ops.shape(h)[1]))
+
+
+def mask_by_cumsum(time):
+    row = ops.cumsum(ops.ones([time, time], "int32"), 0)
+    return (row >= ops.cumsum(ops.ones([time, time], "int32"), 1))[None]
+
+
+def sliding_window(time, window=20):
+    distance = ops.arange(time)[:, None] - ops.arange(time)[None]
+    return ((distance >= 0) & (distance < window))[None]
+
+
+MASKS = {
+    "explicit_mask": lambda time: ops.arange(time)[None, :, None] >= ops.arange(time)[None, None],
+    "triangular_mask": lambda time: ops.tril(ops.ones([1, time, time], "bool")),
+    "mask_by_cumsum": mask_by_cumsum,
+    "sliding_window": sliding_window,
+}
+
+
+class DotProduct(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.all = layers.Dense(3 * WIDTH)
+
+    def call(self, h):
+        shape = ops.shape(h)
+        parts = ops.reshape(self.all(h), (shape[0], shape[1], 3, HEADS, WIDTH // HEADS))
+        query, key, value = (parts[:, :, i] for i in range(3))
+        mask = ops.tril(ops.ones([1, 1, shape[1], shape[1]], "bool"))
+        out = ops.dot_product_attention(query, key, value, mask=mask)
+        return ops.reshape(out, (shape[0], shape[1], WIDTH))
+
+
+def dot_product():
+    return model(DotProduct())
+
+
+def recurrent_and_attention():
+    def block(h):
+        h = layers.GRU(WIDTH, return_sequences=True)(h)
+        h = layers.Conv1D(WIDTH, 3, padding="causal", dilation_rate=2)(h)
+        return layers.MultiHeadAttention(HEADS, 4)(h, h, use_causal_mask=True)
+
+    return model(block, positions=False, count=2)
 
 
 def variable(shape, seed, scale=0.4):
@@ -303,8 +384,6 @@ class Hidden(Padded):
 
 
 class CrossShaped(Attention):
-    """Half precision scores."""
-
     def attend(self, query, key, value):
         query, key, value = (tf.cast(x, tf.bfloat16) for x in (query, key, value))
         return tf.cast(super().attend(query, key, value), tf.float32)
@@ -317,13 +396,13 @@ class CrossShaped(Attention):
 NETWORKS = {
     make.__name__: make
     for make in (
-        mini_gpt, grouped_queries, explicit_mask, triangular_mask, mask_by_cumsum, sliding_window,
-        dot_product, recurrent_and_attention, Attention, Rotary, Biased, KeyBiased, Relative,
-        Sinusoidal, Learned, WhereMasked, BandPart, OwnSoftmax, TalkingHeads, Turned, MergedHeads,
-        Windowed, BandWindow, Retention, Decayed, Linear, Exclusive, Product, Mixing, Shifted,
-        Convolved, Padded, Hidden, CrossShaped,
+        mini_gpt, grouped_queries, dot_product, recurrent_and_attention, Attention, Rotary, Biased,
+        KeyBiased, Relative, Sinusoidal, Learned, WhereMasked, BandPart, OwnSoftmax, TalkingHeads,
+        Turned, MergedHeads, Windowed, BandWindow, Retention, Decayed, Linear, Exclusive, Product,
+        Mixing, Shifted, Convolved, Padded, Hidden, CrossShaped,
     )
 }  # fmt: skip
+NETWORKS |= {name: lambda mask=mask: model(Masked(mask)) for name, mask in MASKS.items()}
 SPEC = tf.TensorSpec([None, None], tf.int32)
 
 

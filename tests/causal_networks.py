@@ -1,10 +1,52 @@
 """Causal networks as their users write them."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 layers = keras.layers
+BANDS, HOP = 5, 4  # of the frames of `vocoder`, and time steps between two
+
+
+def returned(network):
+    """Return a function that returns a network without weights, as others make theirs."""
+    return functools.wraps(network)(lambda: network)
+
+
+def wave_network(*stack, channels=1):
+    """Return a functional model of sequences of numbers through layers, one after the other."""
+    inputs = h = keras.Input([None, channels])
+    for layer in stack:
+        h = layer(h)
+    return keras.Model(inputs, h)
+
+
+def token_network(*stack):
+    """Return a functional model of tokens through layers, of which the first embeds them."""
+    inputs = h = keras.Input([None], dtype="int32")
+    for layer in stack:
+        h = layer(h)
+    return keras.Model(inputs, h)
+
+
+def steps(derived, state, tensors, sizes):
+    """Return the outputs of steps of some sizes, and the state after them.
+
+    Args:
+      derived: a network with `step`.
+      state: the state before the first step.
+      tensors: inputs [batch, time, ...], and conditions that have time.
+      sizes: numbers of time steps.
+    """
+    outputs, start = [], 0
+    for size in sizes:
+        rows, *timed = (x[:, start : start + size] for x in tensors)
+        output, state = derived.step(rows, state, *timed)
+        outputs.append(output)
+        start += size
+    return tf.concat(outputs, 1), state
 
 
 def variable(shape, seed, scale=0.4):
@@ -189,7 +231,6 @@ class Dilated(tf.Module):
 
 
 def convolved(channels, outputs, attention=False):
-    """A network that mixes its channels."""
     keras.utils.set_random_seed(2)
     inputs = keras.Input([None, channels])
     h = layers.Conv1D(6, 2, padding="causal", activation="tanh")(inputs)
@@ -229,6 +270,33 @@ def conditioned(*kinds, levels=8, as_dict=False):
         h = h + layers.MultiHeadAttention(1, 4)(h, encoded)
     logits = layers.Dense(levels, kernel_initializer=keras.initializers.RandomNormal(stddev=2.0))
     return keras.Model(inputs if as_dict else list(inputs.values()), logits(h))
+
+
+def vocoder(encoder=None, after=None, width=8):
+    """Return a Keras model of waves and mel frames, whose upsampling looks ahead."""
+    keras.utils.set_random_seed(1)
+    waves, mel = keras.Input([None, 1]), keras.Input([None, BANDS], name="mel")
+    frames = mel if encoder is None else encoder(mel)
+    up = layers.Conv1DTranspose(6, 2 * HOP, strides=HOP, padding="same", name="up")(frames)
+    up = layers.Conv1D(6, 3, padding="same", activation="relu", name="smooth")(up)
+    h = layers.Dense(width)(waves) + layers.Dense(width, name="first")(up)
+    h = layers.Conv1D(width, 2, padding="causal", activation="tanh", name="past")(h)
+    h = h + layers.Dense(width, name="second")(up)
+    return keras.Model([waves, mel], layers.Dense(2)(h if after is None else after(h)))
+
+
+def u_net(levels=2, blur=""):
+    """Strided causal convolutions, and repeats; a row of a lower rate reads its first time."""
+    inputs = keras.Input([None, 1])
+    h, skips = layers.Conv1D(4, 2, padding="causal")(inputs), []
+    for level in range(levels):
+        skips.append(h)
+        h = layers.Conv1D(4, 3, strides=2, padding="causal", activation="tanh")(h)
+        if blur == f"low{level}":
+            h = layers.Conv1D(4, 3, padding="same", name="blur")(h)
+    for skip in reversed(skips):
+        h = layers.Conv1D(4, 2, padding="causal")(layers.UpSampling1D(2)(h) + skip)
+    return keras.Model(inputs, layers.Dense(2)(h))
 
 
 class Conditioned(tf.Module):
@@ -355,7 +423,6 @@ class Skewed(layers.Layer):
 
 
 def skewed_attention(width, num_parameters):
-    """A causal network without a step."""
     inputs = keras.Input([None, 1])
     h = Skewed()(layers.Dense(width)(inputs))
     return keras.Model(inputs, layers.Dense(num_parameters)(h))

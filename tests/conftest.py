@@ -29,7 +29,7 @@ UNOPTIMISED = ("laws", "onepass")  # folders of tests whose graphs run as they w
 # Those after the first one need no step machine, which the first process compiles meanwhile.
 LONGEST = (
     *("test_laws", "test_causality", "test_export_images", "test_attention", "test_rates"),
-    *("test_frames", "test_own_agreement", "test_changes", "test_export_audio", "test_periods"),
+    *("test_frames", "test_own_agreement", "test_changes", "test_export_audio"),
     *("test_own_prompts", "test_student_cpu", "test_on_machine", "test_export"),
     *("test_storage", "test_stored_networks", "test_compilations", "test_served_weights"),
     *("test_files", "test_image_compression", "test_tables", "test_prefix_state"),

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from causal_networks import returned
 
 layers = keras.layers
 SPEC = tf.TensorSpec([None, None, 4])
@@ -39,29 +40,24 @@ def top_experts():
     return network
 
 
-def delayed_choice():
+@returned
+def delayed_choice(x):
     """Entries of the time step two before, chosen by the present one."""
-
-    def network(x):
-        late = tf.pad(x, [[0, 0], [2, 0], [0, 0]])[:, :-2]
-        return tf.gather(late, tf.argsort(x)[..., :2], batch_dims=2)
-
-    return network
+    late = tf.pad(x, [[0, 0], [2, 0], [0, 0]])[:, :-2]
+    return tf.gather(late, tf.argsort(x)[..., :2], batch_dims=2)
 
 
-def merged_choice():
+@returned
+def merged_choice(x):
     """Batch and time as one axis, as an embedding bag has them."""
-
-    def network(x):
-        flat = tf.reshape(x, [-1, 4])
-        chosen = tf.gather(flat, tf.argmin(flat, -1)[:, None], batch_dims=1)
-        return tf.reshape(chosen, [tf.shape(x)[0], tf.shape(x)[1], 1]) - x
-
-    return network
+    flat = tf.reshape(x, [-1, 4])
+    chosen = tf.gather(flat, tf.argmin(flat, -1)[:, None], batch_dims=1)
+    return tf.reshape(chosen, [tf.shape(x)[0], tf.shape(x)[1], 1]) - x
 
 
-def sorted_entries():
-    return lambda x: keras.ops.take_along_axis(x, keras.ops.argsort(-x, -1), -1) + tf.sort(x)
+@returned
+def sorted_entries(x):
+    return keras.ops.take_along_axis(x, keras.ops.argsort(-x, -1), -1) + tf.sort(x)
 
 
 def _numbers(places):
@@ -73,86 +69,69 @@ def _numbers(places):
     return tf.stack([tf.broadcast_to(x, shape) for x in (batch, time)] + [places], -1)
 
 
-def numbered_choice():
-    def network(x):
-        return tf.gather_nd(x, _numbers(tf.argmax(x, -1, tf.int32)))[..., None] + x
-
-    return network
+@returned
+def numbered_choice(x):
+    return tf.gather_nd(x, _numbers(tf.argmax(x, -1, tf.int32)))[..., None] + x
 
 
-def batched_choice():
-    def network(x):
-        best = tf.argmax(x, -1, output_type=tf.int32)[..., None]
-        return tf.gather_nd(x, best, batch_dims=2)[..., None] * x
-
-    return network
+@returned
+def batched_choice(x):
+    best = tf.argmax(x, -1, output_type=tf.int32)[..., None]
+    return tf.gather_nd(x, best, batch_dims=2)[..., None] * x
 
 
-def scattered():
+@returned
+def scattered(x):
     """The largest entries at their places, and zeros elsewhere."""
-
-    def network(x):
-        values, places = tf.math.top_k(x, 2)
-        return tf.scatter_nd(_numbers(places), values, tf.shape(x))
-
-    return network
+    values, places = tf.math.top_k(x, 2)
+    return tf.scatter_nd(_numbers(places), values, tf.shape(x))
 
 
-def updated():
-    def network(x):
-        index = _numbers(tf.argmax(x, -1, tf.int32))
-        late = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
-        return tf.tensor_scatter_nd_add(x, index, late[..., 0])
-
-    return network
+@returned
+def updated(x):
+    index = _numbers(tf.argmax(x, -1, tf.int32))
+    late = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+    return tf.tensor_scatter_nd_add(x, index, late[..., 0])
 
 
-def updated_channels():
-    def network(x):
-        turned = tf.transpose(x, [2, 0, 1])
-        turned = tf.tensor_scatter_nd_update(turned, [[0], [2]], turned[1:3] * 2.0)
-        scattered = tf.scatter_nd([[1]], turned[:1], tf.shape(turned))
-        return tf.transpose(turned + scattered, [1, 2, 0])
-
-    return network
+@returned
+def updated_channels(x):
+    turned = tf.transpose(x, [2, 0, 1])
+    turned = tf.tensor_scatter_nd_update(turned, [[0], [2]], turned[1:3] * 2.0)
+    scattered = tf.scatter_nd([[1]], turned[:1], tf.shape(turned))
+    return tf.transpose(turned + scattered, [1, 2, 0])
 
 
-def turned_channels():
-    def network(x):
-        chosen = tf.one_hot(tf.argmax(x, -1), 4)
-        h = tf.cumsum(x, -1, exclusive=True) + tf.roll(x, 1, -1) * x[..., ::-1]
-        h = tf.where(x > 0.0, tf.reverse(h, [-1]), chosen)
-        return tf.ensure_shape(h, x.shape)
-
-    return network
+@returned
+def turned_channels(x):
+    chosen = tf.one_hot(tf.argmax(x, -1), 4)
+    h = tf.cumsum(x, -1, exclusive=True) + tf.roll(x, 1, -1) * x[..., ::-1]
+    h = tf.where(x > 0.0, tf.reverse(h, [-1]), chosen)
+    return tf.ensure_shape(h, x.shape)
 
 
-def random_features():
+@returned
+def random_features(x):
     """The same random numbers in every call."""
-    return lambda x: x @ tf.random.stateless_normal([4, 3], [1, 2])
+    return x @ tf.random.stateless_normal([4, 3], [1, 2])
 
 
-def complex_rotation():
+@returned
+def complex_rotation(x):
     """Rotary positions as published, of complex numbers."""
-
-    def network(x):
-        time = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)
-        angle = time[:, None] * tf.constant([1.0, 0.1])
-        turn = tf.complex(tf.cos(angle), tf.sin(angle))
-        z = tf.complex(x[..., :2], x[..., 2:]) * turn
-        return tf.concat([tf.math.real(z), tf.math.imag(z)], -1)
-
-    return network
+    time = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)
+    angle = time[:, None] * tf.constant([1.0, 0.1])
+    turn = tf.complex(tf.cos(angle), tf.sin(angle))
+    z = tf.complex(x[..., :2], x[..., 2:]) * turn
+    return tf.concat([tf.math.real(z), tf.math.imag(z)], -1)
 
 
-def complex_parts():
-    def network(x):
-        angle = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)[:, None]
-        z = tf.complex(x[..., :2], x[..., 2:]) * tf.exp(tf.complex(0.0 * angle, angle))
-        z = tf.signal.ifft(tf.math.conj(z) * tf.signal.fft(z))
-        return tf.concat([tf.abs(z), tf.math.angle(z + 3.0)], -1)
-
-    return network
+@returned
+def complex_parts(x):
+    angle = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)[:, None]
+    z = tf.complex(x[..., :2], x[..., 2:]) * tf.exp(tf.complex(0.0 * angle, angle))
+    z = tf.signal.ifft(tf.math.conj(z) * tf.signal.fft(z))
+    return tf.concat([tf.abs(z), tf.math.angle(z + 3.0)], -1)
 
 
 def keras_model(layer, *more):
@@ -234,17 +213,14 @@ LEFT_TO_XLA = {
 }
 
 
-def convolved_by_fft():
+@returned
+def convolved_by_fft(x):
     """A long convolution by the Fourier transform, as state-space layers have it."""
-
-    def network(x):
-        time = tf.shape(x)[1]
-        kernel = tf.exp(-0.1 * tf.cast(tf.range(time), tf.float32))
-        rows = tf.transpose(x, [0, 2, 1])
-        spectrum = tf.signal.rfft(rows, [2 * time]) * tf.signal.rfft(kernel, [2 * time])
-        return tf.transpose(tf.signal.irfft(spectrum, [2 * time])[..., :time], [0, 2, 1])
-
-    return network
+    time = tf.shape(x)[1]
+    kernel = tf.exp(-0.1 * tf.cast(tf.range(time), tf.float32))
+    rows = tf.transpose(x, [0, 2, 1])
+    spectrum = tf.signal.rfft(rows, [2 * time]) * tf.signal.rfft(kernel, [2 * time])
+    return tf.transpose(tf.signal.irfft(spectrum, [2 * time])[..., :time], [0, 2, 1])
 
 
 def masked_kernel():
@@ -254,49 +230,42 @@ def masked_kernel():
     return lambda x: tf.nn.conv1d(x, kernel * mask, 1, "SAME")
 
 
-def masked_mean():
-    def network(x):
-        time = tf.shape(x)[1]
-        mask = tf.linalg.band_part(tf.ones([time, time]), -1, 0)
-        mean = tf.reduce_mean(x[:, None] * mask[None, :, :, None], 2)
-        return mean * tf.cast(time, tf.float32) / tf.cast(tf.range(1, time + 1), x.dtype)[:, None]
-
-    return network
+@returned
+def masked_mean(x):
+    time = tf.shape(x)[1]
+    mask = tf.linalg.band_part(tf.ones([time, time]), -1, 0)
+    mean = tf.reduce_mean(x[:, None] * mask[None, :, :, None], 2)
+    return mean * tf.cast(time, tf.float32) / tf.cast(tf.range(1, time + 1), x.dtype)[:, None]
 
 
-def delayed_by_index():
-    def network(x):
-        return tf.gather(x, tf.maximum(tf.range(tf.shape(x)[1]) - 2, 0), axis=1)
-
-    return network
+@returned
+def delayed_by_index(x):
+    return tf.gather(x, tf.maximum(tf.range(tf.shape(x)[1]) - 2, 0), axis=1)
 
 
-def closed_gate():
-    return lambda x: x + 0.0 * tf.reduce_mean(x, 1, keepdims=True)
+@returned
+def closed_gate(x):
+    return x + 0.0 * tf.reduce_mean(x, 1, keepdims=True)
 
 
-def reversed_twice():
-    return lambda x: tf.reverse(tf.cumsum(tf.reverse(x, [1]), 1, reverse=True), [1])
+@returned
+def reversed_twice(x):
+    return tf.reverse(tf.cumsum(tf.reverse(x, [1]), 1, reverse=True), [1])
 
 
-def softmax_of_past():
+@returned
+def softmax_of_past(x):
     """A softmax over time, of which the mask leaves the past."""
-
-    def network(x):
-        time = tf.shape(x)[1]
-        scores = tf.repeat(x[..., 0][:, None], time, 1)
-        scores = tf.where(tf.linalg.band_part(tf.ones([time, time]), -1, 0) > 0, scores, -1e9)
-        return tf.nn.softmax(tf.transpose(scores, [0, 2, 1]), 1)[:, 0, :, None] + x
-
-    return network
+    time = tf.shape(x)[1]
+    scores = tf.repeat(x[..., 0][:, None], time, 1)
+    scores = tf.where(tf.linalg.band_part(tf.ones([time, time]), -1, 0) > 0, scores, -1e9)
+    return tf.nn.softmax(tf.transpose(scores, [0, 2, 1]), 1)[:, 0, :, None] + x
 
 
-def of_positions_alone():
-    def network(x):
-        time = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)
-        return tf.zeros_like(x) + tf.sin(time)[:, None]
-
-    return network
+@returned
+def of_positions_alone(x):
+    time = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)
+    return tf.zeros_like(x) + tf.sin(time)[:, None]
 
 
 # Causal networks in which a rule, taken alone, would see all of time or later rows.

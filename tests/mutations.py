@@ -50,7 +50,7 @@ FAULTS = {
         "onepass/samplers/fixed_point.py",
         "top = tf.clip_by_value(before // width - above, 0, height - rows)",
         "top = tf.clip_by_value(before // width - above + 1, 0, height - rows)",
-        ("tests/onepass/samplers/test_windows.py",),
+        ("tests/onepass/samplers/test_fixed_point.py",),
     ),
     "one pixel more than given is kept": Fault(
         "pixelcnn/density.py",

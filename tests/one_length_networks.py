@@ -9,8 +9,6 @@ LENGTH, LEVELS, WIDTH = 20, 8, 6
 
 
 class TokensAndPlaces(layers.Layer):
-    """Adds a learned row for every place to an embedding of the tokens."""
-
     def __init__(self, rows, **options):
         super().__init__(**options)
         self.tokens = layers.Embedding(LEVELS, WIDTH)

@@ -55,8 +55,6 @@ class GPT(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two recurrent layers over tokens."""
-
     def __init__(self, kind=nn.GRU, **options):
         super().__init__()
         self.tokens = nn.Embedding(LEVELS, CHANNELS)

@@ -7,12 +7,14 @@ import causal_networks
 import indexing_networks
 import keras
 import numpy as np
+import one_length_networks
 import tensorflow as tf
 from attention_networks import SPEC, TOKENS
 
+import onepass
 from examples.own_distribution import Laplace
 from onepass.likelihoods import Categorical, Gaussian, Integers, LogisticMixture
-from onepass.likelihoods.codec import MuLaw, Reals
+from onepass.likelihoods.codec import Linear, MuLaw, Reals
 from onepass.model import Autoregressive
 
 layers = keras.layers
@@ -35,6 +37,12 @@ def of_float64(distribution, **options):
 def with_conditions(*kinds):
     network = causal_networks.conditioned(*kinds)
     return Autoregressive(network, Categorical(8), codec=Integers(8))
+
+
+def with_frames():
+    """A model whose network computes its frames, which look ahead, once."""
+    spec = onepass.Frames([None, None, causal_networks.BANDS], hop=causal_networks.HOP)
+    return Autoregressive(causal_networks.vocoder(), Gaussian(256), conditions={"mel": spec})
 
 
 def with_integers(axes):
@@ -83,6 +91,15 @@ def of_layer(layer, hidden=()):
     return Autoregressive(keras.Model(inputs, logits + mask), Categorical(7))
 
 
+def of_one_length(name):
+    """A model of a network that was built for 20 elements."""
+    network = getattr(one_length_networks, name)()
+    inputs = {"subclassed": SPEC, "Subclassed": tf.TensorSpec([None, 20], tf.int32)}.get(name)
+    levels = one_length_networks.LEVELS
+    codec = Linear(levels) if name == "conditioned" else Integers(levels)
+    return Autoregressive(network, Categorical(levels), codec=codec, inputs=inputs)
+
+
 def of_images(channels, **options):
     distribution = LogisticMixture(levels=4096, components=2)
     network = causal_networks.MaskedImage(channels, channels * distribution.num_parameters)
@@ -109,6 +126,7 @@ MODELS = {
     "speaker": lambda: with_conditions("speaker"),
     "memory": lambda: with_conditions("memory"),
     "conditions": lambda: with_conditions("speaker", "mel", "memory"),
+    "frames": with_frames,
     "integers": lambda: with_integers(2),
     "integers of channels": lambda: with_integers(3),
     "stereo": lambda: Autoregressive(
@@ -124,7 +142,12 @@ MODELS = {
         causal_networks.convolved(2, 4), Gaussian(None), codec=Reals(unit=2.0)
     ),
     "scan": of_scan,
+    "rates": lambda: Autoregressive(causal_networks.u_net(), Gaussian(16)),
     "experts": lambda: of_layer(Experts()),
+    **{
+        f"one length, {name}": functools.partial(of_one_length, name)
+        for name in ("mixed", "subclassed", "Subclassed", "masked", "gpt", "conditioned")
+    },
     "forbidden": lambda: of_layer(layers.GRU(8, return_sequences=True), FORBIDDEN),
     "images": lambda: of_images(1),
     "images of channels": lambda: of_images(2),
@@ -138,7 +161,9 @@ CONDITIONS = {
     "mu-law": MEL,
     "speaker": SPEAKERS,
     "memory": MEMORY,
+    "frames": RANDOM.normal(size=[NUM, 8, causal_networks.BANDS]).astype(np.float32),
     "conditions": {"speaker": SPEAKERS, "mel": MEL, "memory": MEMORY},
+    "one length, conditioned": MEL,
     "integers": RANDOM.integers(0, 5, [NUM, 30]).astype(np.int32),
     "integers of channels": RANDOM.integers(0, 5, [NUM, 30, 1]).astype(np.int32),
 }

@@ -62,9 +62,16 @@ IN_ONE_PASS = (
 BUNDLES = ("methods_agree", NO_DRAFT, "probabilities_sum_to_one", *COPIED)
 LACKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mixture", "scan", "scale"), SMALL_TABLE),
-    **dict.fromkeys(("mu-law", "speaker"), CONDITIONED),
+    **dict.fromkeys(("mu-law", "speaker", "one length, conditioned"), CONDITIONED),
     **dict.fromkeys(("memory", "conditions"), (*CONDITIONED, "what_is_exported_is_the_model")),
     **dict.fromkeys(("integers", "integers of channels"), (*CONDITIONED, SMALL_TABLE[0])),
+    **dict.fromkeys(
+        ("one length, mixed", "one length, subclassed", "one length, Subclassed"),
+        (NO_DRAFT, "chunks_are_the_whole"),
+    ),
+    **dict.fromkeys(("one length, masked", "one length, gpt"), (NO_DRAFT,)),
+    "frames": (*CONDITIONED, *SMALL_TABLE, NO_DRAFT),
+    "rates": (SMALL_TABLE[0],),
     "recurrent": OF_SYMBOLS,
     **dict.fromkeys(("stereo", "attention of channels", "reals"), (*VECTORS, SMALL_TABLE[0])),
     "codes": VECTORS,
@@ -98,6 +105,9 @@ for name in ("windowed", "linear", "mini gpt"):  # whose windows and blocks are 
     MODELS[name] = own(name, length=66)
 for name in LOOSE:
     MODELS[name] = own(name, atol=2e-5)
+for name in MODELS:
+    if name.startswith("one length"):
+        MODELS[name] = own(name, length=18, num=2)
 for name, condition in own_networks.CONDITIONS.items():
     MODELS[name] = own(name, condition=condition)
 for name, channels in {"images": 1, "images of channels": 2, "images on a scale": 1}.items():

@@ -14,6 +14,7 @@ from onepass.testing import LAWS, BrokenLawError, Subject, check_law, check_laws
 # A model of every kind; the others, of the same kinds, are in the slow tier.
 QUICK = (
     *("start", "mixture", "conditions", "integers of channels", "codes", "reals", "images"),
+    *("frames", "rates"),
     *("flow", "sound: residual", "sound: softmax, frames", "sound: vocoder"),
     *("images: pixelcnn", "images: multiscale"),
 )
@@ -21,9 +22,9 @@ QUICK = (
 # models that draw elements one after another.
 OF_SEVERAL = {
     "what_is_exported_is_the_model": ("flow",),
-    "what_is_saved_is_the_model": ("start", "codes", "conditions", "flow"),
+    "what_is_saved_is_the_model": ("start", "codes", "conditions", "frames", "flow"),
     "methods_agree": (
-        *("start", "codes", "conditions", "sound: softmax, frames"),
+        *("start", "codes", "conditions", "frames", "rates", "sound: softmax, frames"),
         *("images: pixelcnn", "images: multiscale"),
     ),
 }

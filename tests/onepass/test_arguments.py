@@ -7,6 +7,7 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
+from causal_networks import wave_network
 
 import onepass
 import serving
@@ -28,8 +29,7 @@ CASES = [(name, value) for name, values in WRONG.items() for value in values]
 
 def network(num_parameters=2):
     keras.utils.set_random_seed(1)
-    inputs = keras.Input([None, 1])
-    return keras.Model(inputs, keras.layers.Dense(num_parameters)(inputs))
+    return wave_network(keras.layers.Dense(num_parameters))
 
 
 @pytest.fixture(scope="module")

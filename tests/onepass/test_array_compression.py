@@ -24,8 +24,6 @@ HEADER = 120  # bytes of a file that are not the stream's
 
 
 class Many(likelihoods.Tabulated):
-    """Levels without a closed form."""
-
     levels, num_parameters = LEVELS, 20
 
 
@@ -45,7 +43,6 @@ REFUSED = {
 
 @functools.cache
 def fine(name):
-    """A model of many levels."""
     return FINE[name]()
 
 
@@ -137,21 +134,6 @@ def test_what_is_decompressed_is_what_was_compressed(name):
     assert found.dtype == elements.dtype
     bits = -float(np.sum(made.log_prob(elements, *given))) / math.log(2.0)
     assert bits < 8 * len(data) < 1.2 * bits + 8 * HEADER
-
-
-def test_elements_under_a_class_and_a_signal_are_given_back():
-    offsets = tf.constant([-1.0, 0.0, 1.0])
-
-    def voiced(x, voice, signal):
-        mean = 0.5 * x + 0.3 * signal + 0.2 * tf.gather(offsets, voice)[:, None, None]
-        return tf.concat([mean, tf.zeros_like(x) - 2.0], -1)
-
-    specs = {"voice": tf.TensorSpec([None], tf.int32), "signal": tf.TensorSpec([None, None, 1])}
-    made = onepass.Autoregressive(voiced, likelihoods.Gaussian(256), conditions=specs)
-    condition = {"voice": np.array([0, 2]), "signal": np.ones([2, 9, 1], np.float32)}
-    elements = made.sample(2, 9, seed=1, condition=condition)
-    data = onepass.compress(made, elements, condition)
-    assert (onepass.decompress(made, data, condition) == elements).all()
 
 
 def test_the_command_and_the_live_model_read_what_the_other_compressed(tmp_path, capsys):

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from causal_networks import token_network, wave_network
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import onepass
@@ -84,8 +85,6 @@ class Attending(keras.layers.Layer):
 
 
 class Placed(keras.layers.Layer):
-    """Adds an entry of a table of positions."""
-
     def build(self, shape):
         self.table = self.add_weight(shape=(MOST, WIDTH), initializer="uniform")
 
@@ -109,11 +108,7 @@ QUICK = ("positions, convolution and attention",)
 @functools.cache
 def model_of(kind):
     keras.utils.set_random_seed(1)
-    given = keras.Input([None], dtype="int32")
-    hidden = LAYERS.Embedding(SYMBOLS, WIDTH)(given)
-    for layer in KINDS[kind]():
-        hidden = layer(hidden)
-    network = keras.Model(given, LAYERS.Dense(SYMBOLS)(hidden))
+    network = token_network(LAYERS.Embedding(SYMBOLS, WIDTH), *KINDS[kind](), LAYERS.Dense(SYMBOLS))
     return onepass.Autoregressive(network, onepass.likelihoods.Categorical(SYMBOLS), start=0)
 
 
@@ -121,20 +116,21 @@ def rows_of(seed, length=40):
     return np.random.default_rng(seed).integers(0, SYMBOLS, [1, length]).astype(np.int32)
 
 
-def sampling(method, lengths, **options):
-    """Return a call of `sample`; lengths of a bucket differ, if the method has buckets."""
+def sampling(method, lengths, rows=(1, 1), **options):
+    """Return a call of `sample`; lengths and rows of a bucket differ, if the method has buckets."""
 
     def call(model, number):
-        length = lengths[min(number, 1)]
+        later = min(number, 1)
         draft = {"draft": model_of("dense")} if method == "speculative" else {}
-        model.sample(1, length, seed=number, method=method, **draft, **options)
+        model.sample(rows[later], lengths[later], seed=number, method=method, **draft, **options)
 
     return call
 
 
-def streaming(chunk):
+def streaming(chunk, **options):
     def call(model, number):
-        list(model.stream(length=(40, 37)[min(number, 1)], seed=number, chunk=chunk))
+        length = (40, 37)[min(number, 1)]
+        list(model.stream(length=length, seed=number, chunk=chunk, **options))
 
     return call
 
@@ -146,8 +142,8 @@ def decompressing(model, number, length=40):
 
 
 CALLS = {
-    "auto": sampling("auto", (40, 37)),
-    "cached": sampling("cached", (40, 37)),
+    "auto": sampling("auto", (40, 37), (4, 3)),
+    "cached": sampling("cached", (40, 37), (4, 3)),
     "cached, top-k": sampling("cached", (40, 37), top_k=3),
     "stream": streaming(16),
     "stream, one at a time": streaming(1),
@@ -160,32 +156,26 @@ CALLS = {
 }
 
 
-def of_bundle(call):
-    """Return a call of a bundle by a function of the bundle, a length and a seed."""
-    return lambda bundle, number: call(bundle, (40, 37)[min(number, 1)], number)
+def of_bundle(num=1, with_prefix=False, **options):
+    """Return a call of `sample` of a bundle, whose lengths differ."""
+
+    def call(bundle, number):
+        length = (40, 37)[min(number, 1)]
+        prefix = {"prefix": rows_of(number, length - 9)} if with_prefix else {}
+        bundle.sample(num, length, number, **prefix, **options)
+
+    return call
 
 
 BUNDLE_CALLS = {
-    "sample": of_bundle(lambda bundle, length, seed: bundle.sample(1, length, seed)),
-    "sample, rows": of_bundle(lambda bundle, length, seed: bundle.sample(3, length, seed)),
-    "sample, top-k": of_bundle(
-        lambda bundle, length, seed: bundle.sample(1, length, seed, top_k=3)
-    ),
-    "sample, prefix": of_bundle(
-        lambda bundle, length, seed: bundle.sample(
-            1, length, seed, prefix=rows_of(seed, length - 9)
-        )
-    ),
+    "sample": of_bundle(),
+    "sample, rows": of_bundle(3),
+    "sample, top-k": of_bundle(top_k=3),
+    "sample, prefix": of_bundle(with_prefix=True),
     # Of one length, since oneDNN makes kernels for every shape.
     "log_prob": lambda bundle, number: bundle.log_prob(rows_of(number)),
-    "stream": of_bundle(
-        lambda bundle, length, seed: list(bundle.stream(seed=seed, length=length, chunk=16))
-    ),
-    "stream, top-k": of_bundle(
-        lambda bundle, length, seed: list(
-            bundle.stream(seed=seed, length=length, chunk=16, top_k=3)
-        )
-    ),
+    "stream": streaming(16),
+    "stream, top-k": streaming(16, top_k=3),
 }
 
 
@@ -227,12 +217,14 @@ def test_a_second_call_of_a_bundle_compiles_nothing(kind, tmp_path):
     assert found == {}
 
 
-def test_the_compiled_step_of_the_codec_is_compiled_once(monkeypatch):
+def test_a_step_that_xla_compiles_in_place_of_the_machine_is_compiled_once(monkeypatch):
     monkeypatch.setattr("onepass.samplers.native.on_machine", lambda *_: None)
     model = model_of.__wrapped__("convolution")
     decompressing(model, 0, length=9)
+    CALLS["stream"](model, 0)
     with Compilations() as again:
         decompressing(model, 1, length=19)
+        CALLS["stream"](model, 1)
     assert again.counts.programs == 0
 
 
@@ -247,11 +239,8 @@ def test_decoding_thousands_of_elements_maps_no_memory():
 
 
 def test_a_student_streams_single_elements_with_one_program():
-    given = keras.Input([None, 1])
-    hidden = LAYERS.Conv1D(4, 2, padding="causal", dilation_rate=2)(given)
-    student = FlowStudent(
-        [keras.Model(given, LAYERS.Dense(2)(hidden))], onepass.likelihoods.Reals()
-    )
+    network = wave_network(causal(2), LAYERS.Dense(2))
+    student = FlowStudent([network], onepass.likelihoods.Reals())
     drawn = student.sample(1, 9, seed=1)
     parts = np.concatenate(list(student.stream(length=9, seed=1, chunk=1)), 1)
     np.testing.assert_allclose(parts, drawn, atol=1e-5)

@@ -60,7 +60,6 @@ PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
 
 
 def runnable(page):
-    """Return the blocks of a page that are run, as they are run."""
     if is_of(page, OF_TORCH):
         return []
     without = {r"http://127\.0\.0\.1:8501"} if is_of(page, SERVED) else set()
@@ -73,7 +72,6 @@ def runnable(page):
 
 
 def is_of(page, names):
-    """Return whether a page has one of the names."""
     return page.with_suffix("").as_posix().endswith(names)
 
 

@@ -115,7 +115,6 @@ def write_sounds(source, folder, step=1):
 
 
 def write_images(folder):
-    """Fills a folder with PNG files of eight classes."""
     for number, image in enumerate(image_runs.toys(96, 1)["images"]):
         path = folder / str(number % 8) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +122,6 @@ def write_images(folder):
 
 
 def write_npz(folder, make, counts):
-    """Fills a folder with one npz file for each split."""
     folder.mkdir()
     for seed, (split, count) in enumerate(counts.items()):
         arrays = make(count, seed)

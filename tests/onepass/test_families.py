@@ -157,7 +157,6 @@ TOY = ModelFamily(
 
 @pytest.fixture
 def registered(monkeypatch):
-    """The toy family, registered while the test runs."""
     monkeypatch.setattr(families, "FAMILIES", list(families.FAMILIES))
     families.register(TOY, "toy")
 

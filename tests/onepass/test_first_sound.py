@@ -8,13 +8,10 @@ import causal_networks
 import keras
 import numpy as np
 import pytest
-import refused_networks
 import tensorflow as tf
 
 import onepass
 from onepass.likelihoods import Categorical, Gaussian, Integers
-from onepass.machine import execute
-from onepass.machine.machine import StepMachine
 from onepass.samplers.sampling import Samplers
 from onepass.step import NotCausalError
 from onepass.step.tracing import Traces
@@ -43,19 +40,6 @@ class Counted(tf.Module):
         return x
 
 
-def counts(network, model):
-    functions = model.samplers._compiled._made.values()
-    compiled = [each for each in functions if hasattr(each, "experimental_get_tracing_count")]
-    return network.traced, sum(each.experimental_get_tracing_count() for each in compiled)
-
-
-def others(model, method):
-    """Other lengths, other numbers of rows, and a stream with a short last chunk."""
-    for num, length in ((1, 70), (1, 90), (1, 128), (3, 100), (4, 100)):
-        model.sample(num=num, length=length, seed=1, method=method)
-    list(model.stream(length=100, seed=1, chunk=64))
-
-
 def test_up_to_the_first_sound_a_network_is_traced_for_four_shapes():
     network = Counted()
     model = onepass.Autoregressive(network, Gaussian(levels=256))
@@ -63,43 +47,15 @@ def test_up_to_the_first_sound_a_network_is_traced_for_four_shapes():
     assert network.traced <= 4 and network.eager <= 4
 
 
-def test_the_machine_compiles_nothing_for_another_length_or_batch(monkeypatch):
-    network = Counted()
-    model = onepass.Autoregressive(network, Gaussian(levels=256))
-    model.sample(num=1, length=100, seed=1)
-    model.follow()  # what the network counts has changed, and it is traced once to compare it
-    made, before = [], (counts(network, model), len(execute.run.signatures))
-    monkeypatch.setattr(StepMachine, "__init__", lambda *_: made.append(1))
-    others(model, "auto")
-    assert (counts(network, model), len(execute.run.signatures)) == before and not made
-
-
-def test_xla_compiles_nothing_for_another_length_or_batch_of_the_bucket(monkeypatch):
-    monkeypatch.setattr(Samplers, "_machine", lambda *_: None)
-    network = Counted()
-    model = onepass.Autoregressive(network, Gaussian(levels=256))
-    model.sample(num=1, length=100, seed=1)
-    model.sample(num=4, length=100, seed=1)
-    list(model.stream(length=128, seed=1, chunk=64))
-    before = counts(network, model)
-    others(model, "auto")
-    assert counts(network, model) == before
-
-
 def test_padded_rows_and_times_change_nothing(monkeypatch):
     monkeypatch.setattr(Samplers, "_machine", lambda *_: None)
-    inputs = keras.Input([None], dtype="int32")
-    h = keras.layers.Embedding(8, 4)(inputs)
-    network = keras.Model(inputs, keras.layers.Conv1D(8, 3, padding="causal")(h))
+    layers = keras.layers
+    network = causal_networks.token_network(
+        layers.Embedding(8, 4), layers.Conv1D(8, 3, padding="causal")
+    )
     model = onepass.Autoregressive(network, Categorical(8), codec=Integers(8))
-    options = {
-        "seed": 2,
-        "length": 40,
-        "prefix": [[1, 2, 3], [4], [5, 6]],
-        "temperature": [0.5, 1.0, 1.5],
-        "top_k": 5,
-        "stop": 7,
-    }
+    options = {"seed": 2, "length": 40, "prefix": [[1, 2, 3], [4], [5, 6]]}
+    options |= {"temperature": [0.5, 1.0, 1.5], "top_k": 5, "stop": 7}
     naive = model.sample(num=3, method="naive", **options)
     np.testing.assert_array_equal(model.sample(num=3, method="cached", **options), naive)
     for chunk in (7, 64):
@@ -134,37 +90,6 @@ def test_a_network_that_takes_multiples_of_a_length_is_probed_with_these():
     onepass.Autoregressive(in_blocks, Gaussian(levels=256))
     with pytest.raises(NotCausalError, match="must be causal"):
         onepass.Autoregressive(lambda x: in_blocks(tf.reverse(x, [1])), Gaussian(levels=256))
-
-
-class FirstRow(keras.layers.Layer):
-    """Rows read the first row, which itself is what it would be alone."""
-
-    def call(self, x):
-        return x + x[:1]
-
-
-class Middle(keras.layers.Layer):
-    """Rows from 100 on read the length."""
-
-    def call(self, x):
-        time = tf.shape(x)[1]
-        late = tf.cast(tf.range(time) >= 100, x.dtype)[None, :, None]
-        return x + late * tf.cast(time, x.dtype)
-
-
-@pytest.mark.parametrize(
-    ("layer", "text"), [(FirstRow(), "other rows"), (Middle(), "change with the length")]
-)
-def test_what_one_row_or_a_short_length_hides_is_found(layer, text):
-    inputs = keras.Input([None, 1])
-    network = keras.Model(inputs, keras.layers.Dense(2)(layer(keras.layers.Dense(4)(inputs))))
-    with pytest.raises(NotCausalError, match=text):
-        onepass.Autoregressive(network, Gaussian(None))
-
-
-def test_a_network_whose_dropout_is_always_on_draws_by_itself():
-    with pytest.raises(NotCausalError, match="random numbers of its own"):
-        onepass.Autoregressive(refused_networks.Dropping(), Gaussian(None))
 
 
 PROGRAM = """

@@ -6,6 +6,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
+from causal_networks import token_network, wave_network
 
 import onepass
 from distill.model import StudentSampler
@@ -66,16 +67,12 @@ def test_every_option_is_one_of_some_model():
 
 def tokens():
     keras.utils.set_random_seed(1)
-    inputs = keras.Input([None], dtype="int32")
-    hidden = keras.layers.Embedding(3, 4)(inputs)
-    return onepass.Autoregressive(
-        keras.Model(inputs, keras.layers.Dense(3)(hidden)), Categorical(3)
-    )
+    network = token_network(keras.layers.Embedding(3, 4), keras.layers.Dense(3))
+    return onepass.Autoregressive(network, Categorical(3))
 
 
 def of_student():
-    network = keras.Sequential([keras.Input([None, 1]), keras.layers.Dense(2)])
-    return onepass.FlowStudent([network], tokens().codec)
+    return onepass.FlowStudent([wave_network(keras.layers.Dense(2))], tokens().codec)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from onepass.likelihoods import Gaussian, LogisticMixture
 from onepass.likelihoods.codec import MuLaw, Reals
 from onepass.model import Autoregressive
 from onepass.samplers import registry
-from onepass.step import NotCausalError
 
 TIME = 30
 
@@ -126,17 +125,6 @@ def test_what_is_no_model_is_named(model, line):
         WRONG[line](model)
 
 
-def test_lookahead_that_outputs_do_not_show_is_refused_by_sample():
-    """A look ahead farther than the compared sequences are long."""
-
-    def network(x):
-        return tf.nn.convolution(x, tf.ones([3, 1, 2]), padding="SAME", dilations=[1100])
-
-    model = Autoregressive(network, Gaussian())
-    with pytest.raises(NotCausalError):
-        model.sample(1, 4, seed=0)
-
-
 def test_a_condition_may_be_looked_ahead_in():
     def network(x, condition):
         blurred = tf.nn.conv1d(condition, tf.ones([3, 2, 1]), 1, "SAME")
@@ -157,17 +145,3 @@ def test_a_condition_that_is_not_read_is_named(model):
     ):
         with pytest.raises(ValueError, match="`condition` must be None"):
             call()
-
-
-def test_images_have_log_probabilities():
-    distribution, channels = LogisticMixture(levels=4096, components=2), 2
-    model = Autoregressive(
-        causal_networks.MaskedImage(channels, channels * distribution.num_parameters),
-        distribution,
-        order="raster",
-        inputs=tf.TensorSpec([None, None, None, channels]),
-    )
-    drawn = model.sample(2, (5, 4, channels), seed=3, method="naive")
-    assert drawn.dtype == np.int32 and drawn.shape == (2, 5, 4, channels)
-    nats = model.log_prob(drawn.astype(np.uint16))
-    assert nats.shape == (2, 5, 4, channels) and np.isfinite(nats).all()

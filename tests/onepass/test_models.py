@@ -14,7 +14,6 @@ from processes import ROOT
 import onepass
 from onepass.bundles.bundle import Bundle
 from onepass.foundation.errors import UserError
-from onepass.foundation.locations import folder
 from onepass.models import family_of
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
@@ -70,14 +69,6 @@ def digits():
 
 
 @pytest.mark.slow
-def test_the_probability_of_images_is_that_of_each_alone(digits):
-    images = digits.sample(condition=[3, 7], seed=1, num=2)
-    both = digits.log_prob(images, [3, 7])
-    alone = [digits.log_prob(images[i : i + 1], label)[0] for i, label in enumerate([3, 7])]
-    np.testing.assert_allclose(both, alone, rtol=1e-4)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("shipped-digits", 2.479), ("shipped-digits-64", 2.164), ("shipped-digits-64-teacher", 1.930)],
@@ -106,13 +97,6 @@ def test_a_photograph_is_enlarged_around_its_own_pixels_and_likelier_than_one_of
 
 
 @pytest.mark.slow
-def test_noise_is_less_probable_than_an_image_of_the_model(digits):
-    image = digits.sample(condition=3, seed=1)
-    noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
-    assert digits.log_prob(noise, 3)[0] < digits.log_prob(image, 3)[0]
-
-
-@pytest.mark.slow
 def test_a_drawing_is_likelier_under_its_own_caption_than_under_anothers():
     model = onepass.load("shipped-emoji")
     with np.load(dev_images("shipped-emoji")) as stored:
@@ -135,9 +119,6 @@ def test_a_teacher_prefers_the_recording_to_noise():
     assert nats.shape == (4000,) and nats.dtype == np.float32
     noise = np.random.default_rng(0).normal(0, speech.std(), 4000).astype(np.float32)
     assert nats.mean() > teacher.log_prob(noise, frames).mean() + 1
-    # Causal: what comes later changes no probability before it.
-    earlier = teacher.log_prob(speech[:2000], frames)
-    np.testing.assert_allclose(earlier, nats[:2000], atol=2e-3)
 
 
 def speech_figures(measures):
@@ -177,18 +158,6 @@ def test_the_report_explains_what_it_shows_and_says_what_would_add_the_rest(
     sentences = [line for line in report.splitlines() if line.startswith("- ")]
     assert len(sentences) == 1 + len(columns) + len(missing)
     assert "2.0 times as fast" in report
-
-
-def test_the_measures_of_the_report_have_the_order_of_the_ear_and_the_distance_of_mels_has_not():
-    from onepass.command import quickstart
-
-    spec = json.loads((folder("shipped") / "model.json").read_text())["quality"]
-    against = spec["against"]
-    systems = [against["recording"], spec, against["teacher"], against["untrained"]]
-    for name in (*quickstart.MEASURED, "log_mel_distance_db"):
-        means = [system["measures"][name]["mean"] for system in systems]
-        ordered = sorted(means, reverse=name in ("dnsmos_p808", "pesq"))
-        assert (means == ordered) == (name in quickstart.MEASURED), name
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from laws.own_networks import CONDITIONS, model, tokens
+from causal_networks import token_network, wave_network
+from laws.own_networks import model, tokens
+from laws.table import subject_of
 from marks import some_slow
 from networks import condition_of, network_of
 from vocoders import vocoder_of
@@ -18,51 +20,27 @@ from wavenet.samplers.symbols import autoregressive
 
 LENGTH, SEED, NUM = 30, 5, 3
 # Networks with and without a horizon, of integers and reals, with channels and conditions.
-NAMES = (
-    "rotary",
-    "windowed",
-    "mini gpt",
-    "recurrent",
-    "embedding",
-    "own distribution",
-    "conditions",
-    "mu-law",
-    "integers",
-    "memory",
-    "stereo",
-    "codes",
-    "scan",
-    "start",
-)
+QUICK = ("rotary", "recurrent", "own distribution", "conditions", "codes", "start")
 SLOW = ("windowed", "mini gpt", "embedding", "mu-law", "integers", "memory", "stereo", "scan")
 
 
-def given_of(name):
-    """The condition of one row, as `read` and `sample` take it."""
-    found = CONDITIONS.get(name)
-    if isinstance(found, dict):
-        return {key: value[:1] for key, value in found.items()}
-    return None if found is None else found[:1]
-
-
-def for_rows(condition, num):
-    if isinstance(condition, dict):
-        return {key: np.repeat(value, num, 0) for key, value in condition.items()}
-    return None if condition is None else np.repeat(condition, num, 0)
-
-
 def begun(name, count):
-    """The first elements of a draw, which are some of the model's."""
-    return model(name).sample(1, LENGTH, 9, given_of(name))[0, :count]
+    """The first elements of a draw."""
+    return subject_of(name).draws[0, :count]
 
 
-@pytest.mark.parametrize("name", some_slow(NAMES, SLOW))
+def given_of(name, num=1):
+    """The condition of some rows, the same for each."""
+    return subject_of(name).condition_of([0] * num)
+
+
+@pytest.mark.parametrize("name", some_slow([*QUICK, *SLOW], SLOW))
 def test_a_state_draws_to_the_bit_what_its_prefix_draws(name):
     condition = given_of(name)
     for count in (1, 12, LENGTH):
         prefix, made = begun(name, count), model(name)
         state = made.read(prefix, LENGTH, condition)
-        given = (NUM, LENGTH, SEED, for_rows(condition, NUM))
+        given = (NUM, LENGTH, SEED, given_of(name, NUM))
         drawn = made.sample(*given, state=state)
         np.testing.assert_array_equal(drawn, made.sample(*given, prefix=prefix))
         np.testing.assert_array_equal(drawn, made.sample(*given, state=state))
@@ -142,7 +120,7 @@ def test_a_state_that_was_saved_draws_the_same(name, tmp_path):
     state.save(tmp_path / "prefix.state")
     stored = onepass.PrefixState.load(tmp_path / "prefix.state")
     assert len(stored) == 12
-    given = (NUM, LENGTH, SEED, for_rows(condition, NUM))
+    given = (NUM, LENGTH, SEED, given_of(name, NUM))
     np.testing.assert_array_equal(
         made.sample(*given, state=stored), made.sample(*given, state=state)
     )
@@ -156,10 +134,8 @@ def refused(words, call, *arguments, **options):
 
 def convolved(activation="tanh", seed=1):
     keras.utils.set_random_seed(seed)
-    inputs = keras.Input([None], dtype="int32")
-    h = keras.layers.Embedding(7, 3)(inputs)
-    h = keras.layers.Conv1D(4, 2, padding="causal", activation=activation)(h)
-    network = keras.Model(inputs, keras.layers.Dense(6)(h))
+    convolution = keras.layers.Conv1D(4, 2, padding="causal", activation=activation)
+    network = token_network(keras.layers.Embedding(7, 3), convolution, keras.layers.Dense(6))
     return Autoregressive(network, Categorical(6), start=6)
 
 
@@ -183,7 +159,7 @@ def test_a_state_of_another_condition_is_refused_in_any_row():
     later["mel"][:, 12:] += 1.0
     made.sample(1, LENGTH, SEED, later, state=state)  # what follows the prefix may differ
     for name, place in (("mel", (1, 11)), ("speaker", 1), ("memory", (1, 4))):
-        other = for_rows(condition, 2)
+        other = given_of("conditions", 2)
         other[name][place] += 1
         words = "`condition` must be, for the 12 elements of `state`"
         refused(words, made.sample, 2, LENGTH, SEED, other, state=state)
@@ -217,8 +193,7 @@ class Stepless(tf.Module):
 
 
 def student():
-    network = keras.Sequential([keras.Input([None, 1]), keras.layers.Dense(2)])
-    return onepass.FlowStudent([network], Integers(4))
+    return onepass.FlowStudent([wave_network(keras.layers.Dense(2))], Integers(4))
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
+from causal_networks import token_network, wave_network
 
 import onepass
 from onepass.foundation.errors import UserError
@@ -27,16 +28,12 @@ WAVE = np.sin(np.arange(4000) / 20).astype(np.float32)
 @functools.cache
 def network(outputs=16):
     keras.utils.set_random_seed(1)
-    tokens = keras.Input([None], dtype="int32")
-    return keras.Model(
-        tokens, keras.layers.Dense(outputs)(keras.layers.Embedding(outputs, 4)(tokens))
-    )
+    return token_network(keras.layers.Embedding(outputs, 4), keras.layers.Dense(outputs))
 
 
 @functools.cache
 def flow():
-    inputs = keras.Input([None, 1])
-    return keras.Model(inputs, keras.layers.Dense(2, kernel_initializer="zeros")(inputs))
+    return wave_network(keras.layers.Dense(2, kernel_initializer="zeros"))
 
 
 def made():

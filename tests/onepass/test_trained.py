@@ -16,7 +16,6 @@ VOICE = np.sin(np.arange(900) / 7.0).astype(np.float32) / 3.0
 
 
 def asked(name):
-    """Returns what a model draws of: a recording, a speaker's name, or a class."""
     if name in IMAGES:
         return {"condition": "dog"}
     speaker = {"speaker": "ben"} if "speakers" in name else {}

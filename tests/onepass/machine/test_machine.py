@@ -15,6 +15,7 @@ from onepass.likelihoods import Categorical, Tabulated
 from onepass.machine import assembly, execute, formulas, machine, sides
 from onepass.machine.assembly import Op, assemble_program
 from onepass.machine.execute import settle
+from onepass.machine.compiler import compiled, entry
 from onepass.machine.lowering import Lowering
 from onepass.machine.machine import Pace, StepMachine
 from onepass.machine.values import Unlowerable, contiguous
@@ -73,7 +74,6 @@ def new_model(name):
 
 
 def machine_of(model):
-    """Return the step machine that the model's samples were drawn by."""
     (found,) = model.samplers._on_machine("Native")._machines.values()
     return found
 
@@ -103,9 +103,10 @@ def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(na
 def test_a_token_of_a_large_vocabulary_is_where_the_noise_is_in_the_exact_running_sum():
     levels, rng = 70_000, np.random.default_rng(3)
     keras.utils.set_random_seed(3)
-    tokens = keras.Input([None], dtype="int32")
-    logits = keras.layers.Dense(levels)(keras.layers.Embedding(levels + 1, 4)(tokens))
-    model = onepass.Autoregressive(keras.Model(tokens, logits), Categorical(levels), start=levels)
+    network = causal_networks.token_network(
+        keras.layers.Embedding(levels + 1, 4), keras.layers.Dense(levels)
+    )
+    model = onepass.Autoregressive(network, Categorical(levels), start=levels)
     noise = rng.uniform(size=[1, 6, 1]).astype(np.float32)
     drawn = native_of(model)(tf.constant(noise), NOTHING, 1.0).numpy()
     before = np.concatenate([[[levels]], drawn[:, :-1]], 1)
@@ -117,17 +118,6 @@ def test_a_token_of_a_large_vocabulary_is_where_the_noise_is_in_the_exact_runnin
     ]
     # Float32 sums in sequence would be off by many tokens; rounding of each sum may be by one.
     assert np.abs(drawn[0] - expected).max() <= 1
-
-
-def test_chunks_are_the_whole_to_the_last_bit():
-    model = model_of("real")
-    noise, sampler = noise_of(model, 5, 2, (41,)), native_of(model)
-    whole = sampler(noise, NOTHING, 1.0)
-    state, parts = sampler.begin(2, 20), []
-    for start, stop in ((0, 1), (1, 20), (20, 41)):
-        part, state = sampler.advance(noise[:, start:stop], NOTHING, 1.0, state)
-        parts.append(part)
-    np.testing.assert_array_equal(tf.concat(parts, 1), whole)
 
 
 def two_attentions():
@@ -143,26 +133,34 @@ def two_attentions():
 
 def wide_convolutions():
     # 150 outputs are not a whole number of panels; lag 1 is a block of one step, 3 is in between.
-    inputs = h = keras.Input([None, 1])
+    stack = []
     for dilation in (1, 3, 40):
         options = dict(dilation_rate=dilation, padding="causal", activation="tanh")
-        h = keras.layers.Dense(150)(keras.layers.Conv1D(150, 3, **options)(h))
-    return onepass.Autoregressive(
-        keras.Model(inputs, keras.layers.Dense(12)(h)), DISTRIBUTIONS["mixture"]
-    )
+        stack += [keras.layers.Conv1D(150, 3, **options), keras.layers.Dense(150)]
+    network = causal_networks.wave_network(*stack, keras.layers.Dense(12))
+    return onepass.Autoregressive(network, DISTRIBUTIONS["mixture"])
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """Whether threads work together, which alternates from piece to piece."""
+    ways = []
+
+    def alternate(pace):
+        ways.append(len(ways) % 3 != 1)  # also a piece of another way in between
+        return ways[-1]
+
+    monkeypatch.setattr(Pace, "choose", alternate)
+    return ways
 
 
 @pytest.mark.parametrize(("threads", "patience"), [(2, 10**9), (3, 10**9), (2, -1)])
 @pytest.mark.parametrize("make", [two_attentions, wide_convolutions])
 def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
-    make, threads, patience, monkeypatch
+    make, threads, patience, ways, monkeypatch
 ):
     # Without patience, a team ends after every step.
-    ways, teams = [], []
-
-    def alternate(pace):
-        ways.append(len(ways) % 3 != 1)  # also a piece of another way in between
-        return ways[-1]
+    teams = []
 
     def members_of(rows, threads, together):
         teams.append(threads if together else 1)
@@ -179,7 +177,7 @@ def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
     monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
     monkeypatch.setattr(machine, "cores", lambda: threads)
     monkeypatch.setattr(machine, "_members", members_of)
-    monkeypatch.setattr(Pace, "choose", alternate)
+    ways.clear()
     for num, expected in zip((1, 4), alone, strict=True):
         np.testing.assert_array_equal(model.sample(num, 53, seed=2), expected)
     assert max(teams) == threads and {True, False} == set(ways)
@@ -215,13 +213,9 @@ def two_sides(monkeypatch):
 # 150 outputs are halved, and not a whole number of panels.
 @pytest.mark.parametrize(("width", "patience"), [(40, 10**9), (150, 10**9), (40, -1)])
 def test_threads_with_different_instructions_draw_what_one_draws_to_the_last_bit(
-    width, patience, monkeypatch, request
+    width, patience, ways, monkeypatch, request
 ):
-    ways, made = [], []
-
-    def alternate(pace):
-        ways.append(len(ways) % 3 != 1)
-        return ways[-1]
+    made = []
 
     def divide(program):
         made.append(divide_step(program))
@@ -234,7 +228,6 @@ def test_threads_with_different_instructions_draw_what_one_draws_to_the_last_bit
     request.getfixturevalue("two_sides")
     monkeypatch.setattr(machine, "divide_step", divide)
     monkeypatch.setattr(machine, "_LOST", patience)
-    monkeypatch.setattr(Pace, "choose", alternate)
     for num, expected in zip((1, 4), alone, strict=True):
         np.testing.assert_array_equal(model.sample(num, 75, seed=2), expected)
     assert {True, False} == set(ways)
@@ -270,13 +263,6 @@ def test_two_threads_multiply_the_arguments_of_later_steps_as_one_does(lag, monk
     assert sorted(ahead) == [1] * 4 + [2] * 4  # each is computed early, and read
 
 
-def test_a_step_without_anything_beside_its_longest_chain_is_one_thread():
-    model = model_of("gaussian")
-    native_of(model)(noise_of(model, 5, 1, (4,)), NOTHING, 1.0)
-    (found,) = native_of(model)._machines.values()
-    assert sides.divide_step(found.program) is None
-
-
 def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
     pool = machine.ThreadPoolExecutor
 
@@ -291,15 +277,6 @@ def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
     with pytest.raises(RuntimeError, match="can't start new thread"):
         machine._run_all(ran.append, 2)
     assert not ran
-
-
-def test_a_row_is_the_same_in_any_batch_to_the_last_bit():
-    model = model_of("real")
-    sampler = native_of(model)
-    many = sampler(noise_of(model, 5, 7, (30,)), NOTHING, 1.0)
-    for num in (1, 2, 5):
-        few = sampler(noise_of(model, 5, num, (30,)), NOTHING, 1.0)
-        np.testing.assert_array_equal(few, many[:num])
 
 
 def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
@@ -339,10 +316,9 @@ def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
 
 
 def unknown():
-    inputs = keras.Input([None, 1])
-    h = keras.layers.Conv1D(4, 2, padding="causal")(inputs)
-    h = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")(h)
-    return keras.Model(inputs, keras.layers.Dense(2)(h))
+    strange = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")
+    front = keras.layers.Conv1D(4, 2, padding="causal")
+    return causal_networks.wave_network(front, strange, keras.layers.Dense(2))
 
 
 def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
@@ -358,6 +334,15 @@ def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
 
 
 HEADS, DEPTH, HORIZON = 2, 4, 12
+
+
+def called(step, state, *given):
+    """Return what a step gives of one row, [time, ...], time step by time step."""
+    rows = []
+    for at in range(len(given[0])):
+        (row,), state = step(*(tf.constant(each[at], tf.float32) for each in given), *state)
+        rows.append(row)
+    return np.stack(rows)
 
 
 def attending(kind):
@@ -401,13 +386,9 @@ def test_attention_reads_only_the_rows_that_are_filled(kind):
     assert machine.program.rows[:, -1].any() == (kind != "open")
     inputs = np.random.default_rng(0).normal(size=[2, HORIZON, 1, 1, HEADS * DEPTH])
     workspaces = machine.begin(2, [], state)
-    parts = [machine.run(workspaces, inputs[:, :5])[0], machine.run(workspaces, inputs[:, 5:])[0]]
-    for row in range(2):
-        now = state
-        for time in range(HORIZON):
-            (expected,), now = step(tf.constant(inputs[row, time], tf.float32), *now)
-            made = np.concatenate(parts, 1)[row, time]
-            np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+    parts = [machine.run(workspaces, x)[0] for x in (inputs[:, :5], inputs[:, 5:])]
+    expected = [called(step, state, row) for row in inputs]
+    np.testing.assert_allclose(np.concatenate(parts, 1), expected, rtol=1e-5, atol=1e-5)
 
 
 def fused(kind):
@@ -449,11 +430,8 @@ def test_sums_and_factors_are_parts_of_products(kind):
     assert len(maps) <= most, [list(formulas.FUNCTIONS)[code] for code in maps]
     inputs = np.random.default_rng(0).normal(size=[3, 6, 1, 1, 24]).astype(np.float32)
     (made,) = machine.run(machine.begin(3, [], state), inputs)
-    for row in range(3):
-        now = state
-        for time in range(6):
-            (expected,), now = step(tf.constant(inputs[row, time]), *now)
-            np.testing.assert_allclose(made[row, time], expected, rtol=1e-4, atol=1e-5)
+    expected = [called(step, state, row) for row in inputs]
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
 
 
 def conditioned(step_of):
@@ -491,10 +469,8 @@ def test_products_of_arguments_and_of_past_rows_are_those_of_single_steps(lag):
     np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
     alone = machine.run(machine.begin(1, [], state), *(each[3:4] for each in given))[0]
     np.testing.assert_array_equal(alone[0], whole[3])
-    now = state
-    for at in range(time):
-        (expected,), now = step(*(tf.constant(each[3, at]) for each in given), *now)
-        np.testing.assert_allclose(whole[3, at], expected, rtol=1e-4, atol=1e-4)
+    expected = called(step, state, *(each[3] for each in given))
+    np.testing.assert_allclose(whole[3], expected, rtol=1e-4, atol=1e-4)
 
 
 def branching(clears=False, advances=1, by_input=False):
@@ -617,3 +593,68 @@ def test_a_function_is_accurate(name):
     wide = [each.astype(np.float64) for each in arrays]
     expected = formulas.fold_constants(name, wide).astype(np.float64)
     np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)
+
+
+def paced(pieces, seconds_of):
+    """Return the ways that are chosen for pieces of which `seconds_of(piece, way)` is the time."""
+    pace, ways = Pace(), []
+    for piece in range(pieces):
+        ways.append(pace.choose())
+        pace.record(ways[-1], seconds_of(piece, ways[-1]), steps=1)
+    return ways
+
+
+def test_the_slower_way_of_working_is_left_and_tried_again_whatever_interrupts():
+    trials, busy = 2 * Pace.RUNS, 2 * Pace.RUNS
+    ways = paced(300, lambda piece, way: 2.0 if way else 1.0)
+    assert not ways[0]  # with nothing known, threads apart
+    assert sum(ways[:trials]) == Pace.RUNS
+    assert 1 <= sum(ways[trials:]) <= 300 / Pace.LATE
+    # One interruption chooses no slower way, and neither does a long piece with more to read.
+    ways = paced(200, lambda piece, way: 9.0 if piece % 7 == 0 else 1.0 if way else 2.0)
+    assert sum(ways[10:]) >= 186 - 5
+    ways = paced(400, lambda piece, way: (1.0 if way else 1.1) * (1 if piece % 40 < 10 else 1.3))
+    assert sum(ways[trials:]) >= 0.95 * (400 - trials)
+    # A start next to another program is forgotten soon.
+    ways = paced(300, lambda piece, way: 1.0 if not way else 9.0 if piece < busy else 0.5)
+    assert not any(ways[busy : busy + 5]) and sum(ways[150:]) >= 0.85 * 150
+
+
+def _doubled(number):
+    return 2 * number
+
+
+def test_a_disk_that_refuses_keeps_no_kernel_from_running(monkeypatch):
+    def refused(*arguments):
+        raise PermissionError
+
+    made = entry(_doubled)
+    for name in ("load", "save"):
+        monkeypatch.setattr(made._cache._cache_file, name, refused)
+    assert made(21) == 42
+
+
+@compiled
+def _scaled(values, factor):
+    for i in range(len(values)):
+        values[i] *= factor
+    return values[0]
+
+
+@compiled
+def _scaled_twice(values, factor):
+    return _scaled(values, factor) + _scaled(values, factor)
+
+
+@entry
+def _run(values, factor):
+    return _scaled_twice(values, factor) + _scaled(values, 1)
+
+
+def test_functions_that_compiled_ones_call_are_linked_for_each_type_and_refuse_other_callers():
+    for kind in (np.float32, np.float64):
+        values = np.arange(1, 4, dtype=kind)
+        assert _run(values, 2.0) == 2 + 4 + 4
+        np.testing.assert_array_equal(values, [4, 8, 12])
+    with pytest.raises(TypeError, match="`_scaled` must be called by compiled functions"):
+        _scaled(np.ones(1), 2.0)

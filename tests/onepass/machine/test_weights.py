@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from causal_networks import token_network, wave_network
+from laws.own_networks import PROMPTS
 
 import onepass
 from distill.model import StudentSampler
@@ -17,6 +19,7 @@ from onepass.machine.compiler import entry
 from onepass.machine.kernels import BFLOAT16, INT8, LANES, multiply_kind, pad_channels
 from onepass.machine.machine import StepMachine
 from onepass.machine.weights import WEIGHTS, narrow_matrix, pack_matrix, scales_of
+from onepass.testing import Subject, check_law
 
 NARROW = ("bfloat16", "int8")
 KINDS = {"bfloat16": BFLOAT16, "int8": INT8}
@@ -157,12 +160,17 @@ def gpt():
 @functools.cache
 def sounds():
     keras.utils.set_random_seed(4)
-    inputs = h = keras.Input([None, 1])
+    stack = []
     for dilation in (1, 3, 40):
         options = dict(dilation_rate=dilation, padding="causal", activation="tanh")
-        h = keras.layers.Dense(40)(keras.layers.Conv1D(40, 3, **options)(h))
+        stack += [keras.layers.Conv1D(40, 3, **options), keras.layers.Dense(40)]
     mixture = onepass.likelihoods.LogisticMixture(levels=65536, components=4)
-    return onepass.Autoregressive(keras.Model(inputs, keras.layers.Dense(12)(h)), mixture)
+    return onepass.Autoregressive(wave_network(*stack, keras.layers.Dense(12)), mixture)
+
+
+def wide(levels, width, *stack):
+    network = token_network(keras.layers.Embedding(levels, width), *stack)
+    return onepass.Autoregressive(network, onepass.likelihoods.Categorical(levels))
 
 
 @pytest.mark.parametrize("make", [gpt, sounds])
@@ -172,18 +180,19 @@ def test_float32_is_the_default_to_the_last_bit(make):
     np.testing.assert_array_equal(model.sample(2, 40, seed=3, weights="float32"), expected)
 
 
+LAWS = (
+    *("chunks_are_the_whole", "a_row_depends_on_no_other_row", "a_shorter_draw_is_a_beginning"),
+    "a_prefix_is_continued",
+)
+
+
 @pytest.mark.parametrize("kind", NARROW)
 @pytest.mark.parametrize("make", [gpt, sounds])
-def test_draws_depend_neither_on_the_batch_nor_on_chunks(make, kind):
-    model = make()
-    many = np.asarray(model.sample(5, 61, seed=3, weights=kind))
-    for num in (1, 2):
-        np.testing.assert_array_equal(model.sample(num, 61, seed=3, weights=kind), many[:num])
-    for chunk in (7, 60):
-        parts = list(model.stream(5, 61, seed=3, weights=kind, chunk=chunk))
-        np.testing.assert_array_equal(np.concatenate(parts, 1), many)
-    nats = model.log_prob(many, weights=kind).numpy()
-    assert (nats != model.log_prob(many).numpy()).any()
+def test_draws_of_narrow_weights_obey_the_laws_and_are_scored_otherwise(make, kind):
+    subject = Subject(make(), 61, num=5, seed=3, options={"weights": kind})
+    assert [check_law(law, subject) for law in LAWS] == [""] * len(LAWS)
+    nats = subject.model.log_prob(subject.draws, weights=kind).numpy()
+    assert (nats != subject.model.log_prob(subject.draws).numpy()).any()
 
 
 @functools.cache
@@ -212,37 +221,14 @@ def test_draws_are_those_of_a_network_with_rounded_weights(kind):
     np.testing.assert_array_equal(other.sample(3, 50, seed=1)[:, :20], drawn[:, :20])
 
 
-RAGGED, HEATS = [[3, 4, 5], [1], []], [0.0, 0.7, 1.3]  # of each row
-OPTIONS_BY_NAME = {
-    "a prefix": dict(prefix=[3, 4, 5]),
-    "prefixes of different lengths": dict(prefix=RAGGED),
-    "stop": dict(stop=7),
-    "stop and a prefix": dict(stop=[3, 7], prefix=RAGGED),
-    "a temperature for each row": dict(temperature=HEATS),
-    "top_k": dict(top_k=4),
-    "top_p": dict(top_p=0.6, prefix=RAGGED),
-    "min_p": dict(min_p=0.2, temperature=HEATS),
-    "logit_bias": dict(logit_bias={3: 2.0}),
-    "penalties": dict(repetition_penalty=1.3, presence_penalty=0.5, prefix=[3, 4]),
-    "allowed": dict(allowed=range(9)),
-    "min_length": dict(stop=[3, 4, 7], min_length=20, prefix=[2, 2]),
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS_BY_NAME)
+@pytest.mark.parametrize("name", PROMPTS)
 def test_options_draw_what_they_draw_of_a_network_with_rounded_weights(name):
-    model, options, kind = gpt(), OPTIONS_BY_NAME[name], "int8"
-    drawn = np.asarray(model.sample(3, 40, seed=1, weights=kind, **options))
+    options, kind = PROMPTS[name], "int8"
+    subject = Subject(gpt(), 40, seed=1, options=options | {"weights": kind})
     expected = np.asarray(rounded_gpt(kind).sample(3, 40, seed=1, **options))
-    np.testing.assert_array_equal(drawn[:, :20], expected[:, :20])  # later, by rounding others
-    assert (drawn != model.sample(3, 40, seed=1, weights=kind)).any()
-    streamed = np.concatenate(
-        list(model.stream(3, 40, seed=1, weights=kind, chunk=7, **options)), 1
-    )
-    np.testing.assert_array_equal(streamed, drawn[:, : streamed.shape[1]])
-    of_one = {n: x[:1] if x in (RAGGED, HEATS) else x for n, x in options.items()}
-    alone = model.sample(1, 40, seed=1, weights=kind, **of_one)
-    np.testing.assert_array_equal(alone, drawn[:1])
+    np.testing.assert_array_equal(subject.draws[:, :20], expected[:, :20])  # then rounding others
+    assert (subject.draws != gpt().sample(3, 40, seed=1, weights=kind)).any()
+    assert [check_law(law, subject) for law in LAWS[:2]] == ["", ""]
 
 
 @pytest.mark.parametrize("kind", NARROW)
@@ -250,14 +236,6 @@ def test_a_state_draws_what_its_prefix_draws_with_narrow_weights(kind):
     model, state = gpt(), gpt().read([3, 4, 5], 30)  # what it keeps is of float32 weights
     expected = model.sample(2, 30, seed=1, weights=kind, prefix=[3, 4, 5])
     np.testing.assert_array_equal(model.sample(2, 30, seed=1, weights=kind, state=state), expected)
-
-
-@pytest.mark.parametrize("kind", NARROW)
-def test_a_prefix_that_was_drawn_is_continued_as_it_was(kind):
-    model = sounds()
-    drawn = np.asarray(model.sample(2, 50, seed=3, weights=kind))
-    found = model.sample(2, 50, seed=3, weights=kind, prefix=[drawn[0, :30], drawn[1, :7]])
-    np.testing.assert_array_equal(found, drawn)
 
 
 def test_drawing_ends_once_every_row_has_ended(monkeypatch):
@@ -273,12 +251,7 @@ def test_drawing_ends_once_every_row_has_ended(monkeypatch):
 
 
 def test_the_machine_holds_fewer_bytes():
-    inputs = keras.Input([None], dtype="int32")
-    h = keras.layers.Dense(256)(keras.layers.Embedding(64, 256)(inputs))
-    model = onepass.Autoregressive(
-        keras.Model(inputs, keras.layers.Dense(64)(h)), onepass.likelihoods.Categorical(64)
-    )
-    sizes = {}
+    model, sizes = wide(64, 256, keras.layers.Dense(256), keras.layers.Dense(64)), {}
     for kind in WEIGHTS:
         model.sample(1, 3, weights=kind)
         name = "Native" if kind == "float32" else "NativePrompted"
@@ -290,11 +263,7 @@ def test_the_machine_holds_fewer_bytes():
 
 def test_new_weights_are_read_by_the_next_call():
     keras.utils.set_random_seed(2)
-    inputs = keras.Input([None], dtype="int32")
-    h = keras.layers.Embedding(8, 40)(inputs)
-    model = onepass.Autoregressive(
-        keras.Model(inputs, keras.layers.Dense(8)(h)), onepass.likelihoods.Categorical(8)
-    )
+    model = wide(8, 40, keras.layers.Dense(8))
     drawn = model.sample(1, 30, weights="int8")
     before = model.log_prob(drawn, weights="int8").numpy()
     for variable in model.network.variables:
@@ -314,19 +283,15 @@ def test_other_methods_are_refused_in_one_line(method):
 def test_an_unknown_type_and_an_operation_that_the_machine_lacks_are_refused():
     with pytest.raises(UserError, match="`weights` must be one of float32, bfloat16, int8, got"):
         gpt().sample(1, 5, weights="int4")
-    inputs = keras.Input([None, 1])
-    h = keras.layers.Dense(4)(inputs)
-    h = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")(h)
-    mixture = onepass.likelihoods.Gaussian(levels=256)
-    model = onepass.Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(h)), mixture)
+    strange = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")
+    network = wave_network(keras.layers.Dense(4), strange, keras.layers.Dense(2))
+    model = onepass.Autoregressive(network, onepass.likelihoods.Gaussian(levels=256))
     for ask in (
         lambda: model.sample(1, 5, weights="int8"),
         lambda: model.stream(1, 5, weights="int8"),
         lambda: model.log_prob(np.zeros([1, 5]), weights="int8"),
     ):
-        with pytest.raises(
-            UserError, match=r"float32 for this network: Digamma of Digamma: the step"
-        ):
+        with pytest.raises(UserError, match="for this network: Digamma of Digamma: the step"):
             ask()
 
 

@@ -42,11 +42,8 @@ def test_log_probabilities_are_the_models_at_temperature_one(model):
     assert (nats[after] == 0.0).all()
 
 
-def test_a_model_of_real_numbers_takes_a_prefix():
+def test_a_model_of_real_numbers_has_no_stop_and_no_most_probable_symbols():
     model = Autoregressive(causal_networks.convolved(1, 2), Gaussian(None))
-    prefix = np.array([[-1.0, 0.3, -1.0]], np.float32)
-    drawn = model.sample(1, 12, 1, prefix=prefix)
-    np.testing.assert_array_equal(drawn[:, :3], prefix)
     with pytest.raises(ValueError, match="`stop` needs a model of integer symbols"):
         model.sample(1, 12, 1, stop=0.5)
     with pytest.raises(ValueError, match="distribution over tokens"):
@@ -71,12 +68,10 @@ def test_no_stop_is_drawn_before_the_least_length_and_any_stop_after(model):
 
 
 def logits_of(model, drawn):
-    """The model's logits before every element of rows, in float64."""
     return np.asarray(model.conditionals(drawn), np.float64)
 
 
 def penalised(logits, drawn, repetition_penalty=1.0, presence_penalty=0.0):
-    """The logits after the penalty of tokens that have occurred, element by element."""
     found = logits.copy()
     for row, position in np.ndindex(*drawn.shape):
         for token in set(drawn[row, :position].tolist()):

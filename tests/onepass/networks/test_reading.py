@@ -15,22 +15,22 @@ from onepass.training.fit import fit
 
 layers = keras.layers
 TOKENS = 6
-INTEGERS = tf.TensorSpec([None, None], tf.int32)
 
 
 def of_tokens(rows=TOKENS, width=3):
-    """A network over integers, with an embedding of so many rows."""
     keras.utils.set_random_seed(0)
-    inputs = keras.Input([None], dtype="int32")
-    h = layers.Conv1D(width, 3, padding="causal")(layers.Embedding(rows, width)(inputs))
-    return keras.Model(inputs, layers.Dense(TOKENS)(h))
+    stack = layers.Embedding(rows, width), layers.Conv1D(width, 3, padding="causal")
+    return causal_networks.token_network(*stack, layers.Dense(TOKENS))
 
 
-def of_numbers(outputs=2, inputs=1):
+def of_numbers(outputs=2):
     keras.utils.set_random_seed(1)
-    read = keras.Input([None, inputs])
-    h = layers.Conv1D(4, 2, padding="causal", activation="tanh")(read)
-    return keras.Model(read, layers.Dense(outputs)(h))
+    front = layers.Conv1D(4, 2, padding="causal", activation="tanh")
+    return causal_networks.wave_network(front, layers.Dense(outputs))
+
+
+def of_pixels():
+    return causal_networks.MaskedImage(1, 2)
 
 
 def categorical_of_tfp(logits):
@@ -95,8 +95,8 @@ def test_numbers_for_a_model_of_tokens_are_refused_with_the_way_out():
 
 def test_a_large_vocabulary():
     keras.utils.set_random_seed(0)
-    inputs, most = keras.Input([None], dtype="int32"), 70_000
-    network = keras.Model(inputs, layers.Dense(most)(layers.Embedding(most + 1, 4)(inputs)))
+    most = 70_000
+    network = causal_networks.token_network(layers.Embedding(most + 1, 4), layers.Dense(most))
     model = Autoregressive(network, Categorical(most), start=most)
     tokens = np.array([[most - 1, 0, 65_536]])
     nats = tf.nn.log_softmax(network(np.array([[most, most - 1, 0]])))
@@ -128,29 +128,28 @@ def test_a_start_of_floats_is_on_the_networks_scale():
     np.testing.assert_allclose(model.conditionals(x), network(shifted), rtol=1e-5, atol=1e-5)
 
 
-BAD_STARTS = {
-    "beyond the table": (of_tokens, TOKENS, "`start` must be below 6, .*, got 6"),
-    "negative": (of_tokens, -1, "`start` must be an integer of at least 0 .*, got -1"),
-    "a fraction": (of_tokens, 1.5, "`start` must be an integer of at least 0 .*, got 1.5"),
-    "not a number": (of_numbers, np.nan, "`start` must be a finite number, got nan"),
-    "a word": (of_numbers, "bos", "`start` must be a finite number, got 'bos'"),
-    "too large": (of_tokens, 2**31, "`start` must be an integer of at least 0 .*, got 2147483648"),
-    "infinite": (of_numbers, 10**400, "`start` must be a finite number, got 1000"),
-    "a flag": (of_tokens, True, "`start` must be a finite number, got True"),
-}
+NO_SCALE = r"`input_scale` must be two finite numbers \(low, high\)"
+SCALES = [(1, 0), (0, 0), (0,), (0, 1, 2), (0, np.inf), (np.nan, 1), "01", 5, ("a", "b")]
+REFUSED = [
+    ({"start": TOKENS}, of_tokens, "`start` must be below 6, .*, got 6"),
+    ({"start": -1}, of_tokens, "`start` must be an integer of at least 0 .*, got -1"),
+    ({"start": 1.5}, of_tokens, "`start` must be an integer of at least 0 .*, got 1.5"),
+    ({"start": 2**31}, of_tokens, "`start` must be an integer of at least 0 .*, got 2147483648"),
+    ({"start": True}, of_tokens, "`start` must be a finite number, got True"),
+    ({"start": np.nan}, of_numbers, "`start` must be a finite number, got nan"),
+    ({"start": "bos"}, of_numbers, "`start` must be a finite number, got 'bos'"),
+    ({"start": 10**400}, of_numbers, "`start` must be a finite number, got 1000"),
+    ({"start": 0, "order": "raster"}, of_pixels, "`start` must be None in raster order"),
+    ({"input_scale": (0, 1)}, of_tokens, "`input_scale` must be None for a network that reads int"),
+    *(({"input_scale": scale}, of_numbers, NO_SCALE) for scale in SCALES),
+]
 
 
-@pytest.mark.parametrize("kind", BAD_STARTS)
-def test_a_start_that_means_nothing_is_named(kind):
-    make, start, text = BAD_STARTS[kind]
+@pytest.mark.parametrize(("options", "make", "text"), REFUSED)
+def test_a_start_or_a_scale_that_means_nothing_is_named(options, make, text):
     distribution = Categorical(TOKENS) if make is of_tokens else Gaussian(16)
     with pytest.raises(ValueError, match=text):
-        Autoregressive(make(), distribution, start=start)
-
-
-def test_images_have_no_start():
-    with pytest.raises(ValueError, match="`start` must be None in raster order"):
-        Autoregressive(causal_networks.MaskedImage(1, 2), Gaussian(8), order="raster", start=0)
+        Autoregressive(make(), distribution, **options)
 
 
 # --- the scale of numbers
@@ -196,9 +195,8 @@ def test_an_image_network_reads_its_scale():
 
 
 def test_a_layer_that_rescales_is_said():
-    pixels = keras.Input([None, 1])
-    h = layers.Rescaling(1 / 255, name="bytes")(pixels)
-    network = keras.Model(pixels, layers.Dense(2)(h))
+    rescaling = layers.Rescaling(1 / 255, name="bytes")
+    network = causal_networks.wave_network(rescaling, layers.Dense(2))
     feeds = [
         Autoregressive(network, Gaussian(256), input_scale=scale).feeds
         for scale in (None, (0, 255))
@@ -238,21 +236,7 @@ def test_real_symbols_are_scaled_too():
     assert "-1 and 1 as 0 and 1" in model.feeds
 
 
-@pytest.mark.parametrize(
-    "scale", [(1, 0), (0, 0), (0,), (0, 1, 2), (0, np.inf), (np.nan, 1), "01", 5, ("a", "b")]
-)
-def test_a_scale_that_means_nothing_is_named(scale):
-    with pytest.raises(ValueError, match=r"`input_scale` must be two finite numbers \(low, high\)"):
-        Autoregressive(of_numbers(), Gaussian(16), input_scale=scale)
-
-
-def test_a_network_of_integers_has_no_scale():
-    with pytest.raises(ValueError, match="`input_scale` must be None for a network that reads int"):
-        Autoregressive(of_tokens(), Categorical(TOKENS), input_scale=(0, 1))
-
-
 def test_a_teacher_of_another_scale_is_distilled_alike():
-    """The student's values are those of the codec; the teacher reads them on its own scale."""
     from distill.any_teacher import ModelTeacher
 
     network = of_numbers()

@@ -26,8 +26,6 @@ READS = {
 
 
 class Positions(layers.Layer):
-    """Adds rows of a table to its input."""
-
     def __init__(self, read, rows, **options):
         super().__init__(**options)
         self.read, self.num = read, rows

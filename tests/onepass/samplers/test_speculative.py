@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from causal_networks import FLOAT64, Dilated
+from causal_networks import FLOAT64, Dilated, wave_network
 from marks import some_slow
 
 from distill.any_teacher import flow_student
@@ -36,8 +36,6 @@ DISTRIBUTIONS = {
 
 
 class Constant:
-    """A draft that always proposes the middle."""
-
     def as_draft(self, model):
         self.level = model.distribution.levels // 2
         return self
@@ -89,7 +87,6 @@ def test_a_temperature_and_a_condition_reach_the_draft():
 
 
 def drawn_by(model, draft):
-    """Symbols and the number of passes."""
     noise = model.distribution.noise(7, tf.range(1), 0, TIME)
     given = model.symbol_network, model.distribution, noise, NOTHING, tf.constant(1.0)
     return speculative(*given, draft.as_draft(model), BLOCK)[:2]
@@ -106,40 +103,30 @@ def test_a_draft_that_is_the_model_takes_one_pass_a_block():
 
 def test_a_student_goes_on_from_a_corrected_symbol():
     """The flow x = z s + mu of a constant Gaussian is that Gaussian: its drafts are all right."""
-    inputs = keras.Input([None, 1])
-    layer = keras.layers.Dense(
-        2, kernel_initializer="zeros", bias_initializer=lambda shape, dtype: tf.constant(BIAS)
-    )
-    network = keras.Model(inputs, layer(inputs))
+    network = wave_network(keras.layers.Dense(2, kernel_initializer="zeros"))
+    network.layers[-1].bias.assign(BIAS)
     model = Autoregressive(network, Gaussian(levels=32))
     student = flow_student(model, num_flows=1, channels=4)
     student.networks[0].layers[-1].bias.assign(BIAS)
     assert drawn_by(model, student)[1] == -(-TIME // BLOCK)
 
 
-@pytest.mark.parametrize(
-    ("draft", "error"),
-    [
-        (
-            lambda: model_of(Categorical(8)),
-            "`draft` must have 64 levels and 2 noise channels, got 8 and 1",
-        ),
-        (
-            lambda: model_of(DISTRIBUTIONS["mixture"], 0, 2),
-            "read no condition or one of 0 channels, got 2",
-        ),
-        (lambda: None, "`draft` must be given for `method=.speculative.`"),
-    ],
-)
-def test_a_draft_of_other_symbols_is_refused(draft, error):
-    with pytest.raises(ValueError, match=error):
-        model_of(DISTRIBUTIONS["mixture"]).sample(1, 8, 0, method="speculative", draft=draft())
+MIXTURE, REAL = DISTRIBUTIONS["mixture"], Gaussian(levels=None)
+# What is asked of a model, and what is said.
+REFUSED = [
+    (MIXTURE, lambda m: {"draft": model_of(Categorical(8))}, "64 levels and 2 noise .*got 8 and 1"),
+    (MIXTURE, lambda m: {"draft": model_of(MIXTURE, 0, 2)}, "or one of 0 channels, got 2"),
+    (MIXTURE, lambda m: {}, "`draft` must be given for `method=.speculative.`"),
+    (MIXTURE, lambda m: {"draft": m, "method": "cached"}, "and for no other"),
+    (REAL, lambda m: {"draft": m}, "needs levels in time order"),
+]
 
 
-def test_a_draft_is_for_speculative_sampling_alone():
-    model = model_of(DISTRIBUTIONS["mixture"])
-    with pytest.raises(ValueError, match="and for no other"):
-        model.sample(1, 8, 0, method="cached", draft=model)
+@pytest.mark.parametrize(("distribution", "options", "text"), REFUSED)
+def test_a_draft_that_cannot_propose_is_refused(distribution, options, text):
+    model = model_of(distribution)
+    with pytest.raises(ValueError, match=text):
+        model.sample(1, 8, 0, **{"method": "speculative"} | options(model))
 
 
 def test_a_model_of_blocks_is_not_sampled_by_a_draft():
@@ -149,9 +136,3 @@ def test_a_model_of_blocks_is_not_sampled_by_a_draft():
     model = Autoregressive.of_symbols(InBlocks(), Categorical(8), Linear(8))
     with pytest.raises(ValueError, match="needs a model whose passes read several symbols"):
         model.sample(1, 4, 0, method="speculative", draft=model_of(Categorical(8)))
-
-
-def test_real_symbols_have_no_draft():
-    model = model_of(Gaussian(levels=None))
-    with pytest.raises(ValueError, match="needs levels in time order"):
-        model.sample(1, 8, 0, method="speculative", draft=model)

@@ -2,30 +2,18 @@
 
 import attention_networks
 import keras
-import keras_attention
 import numpy as np
 import pytest
 import tensorflow as tf
 from attention_networks import SPEC, TOKENS, tokens
+from causal_networks import steps
 from runs import eagerly
 
-import onepass
 from onepass.networks.network import as_function
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 
 
-def stepped(derived, state, inputs, parts):
-    """The outputs of steps over parts of the time, and the state after them."""
-    outputs, start = [], 0
-    for rows in parts:
-        output, state = derived.step(inputs[:, start : start + rows], state)
-        outputs.append(output)
-        start += rows
-    return tf.concat(outputs, 1), state
-
-
 def derived_step(network):
-    """Return a network's step, which calls run operation by operation."""
     with eagerly():
         return incremental(network, inputs=SPEC)
 
@@ -37,9 +25,9 @@ def test_step_equals_the_call_on_both_sides_of_a_horizon(name, num):
     derived = derived_step(network)
     inputs = tokens(num, 100)
     whole = as_function(network, derived.specs)(inputs)
-    first, state = stepped(derived, derived.first_state(num, 64), inputs, (1, 1, 31, 31))
+    first, state = steps(derived, derived.first_state(num, 64), [inputs], (1, 1, 31, 31))
     state = derived.lengthen_state(state, 100)
-    rest, _ = stepped(derived, state, inputs[:, 64:], (1, 31, 1, 1, 1, 1))
+    rest, _ = steps(derived, state, [inputs[:, 64:]], (1, 31, 1, 1, 1, 1))
     # Sums in another order may round to the next bfloat16.
     unit = 2**-8 if name == "CrossShaped" else 1e-5
     atol = unit * (1.0 + float(tf.reduce_max(tf.abs(whole))))
@@ -52,8 +40,6 @@ class Unmasked(attention_networks.Attention):
 
 
 class LooksAhead(attention_networks.Attention):
-    """Attention whose mask lets through one key too many."""
-
     def masked(self, scores):
         time = tf.range(tf.shape(scores)[-1])
         with tf.name_scope("peek"):
@@ -76,9 +62,18 @@ class ReversedSum(attention_networks.Attention):
         return tf.cumsum(value, axis=2, reverse=True)
 
 
+class Flattened(attention_networks.Attention):
+    """Attention whose scores have, for a moment, one axis for all pairs of time steps."""
+
+    def masked(self, scores):
+        shape = tf.shape(scores)
+        flat = tf.reshape(super().masked(scores), [shape[0], shape[1], -1])
+        return tf.reshape(tf.identity(flat), shape)
+
+
 def unmasked_layer():
     attend = keras.layers.MultiHeadAttention(2, 4, name="looks")
-    return keras_attention.model(lambda h: attend(h, h))
+    return attention_networks.model(lambda h: attend(h, h))
 
 
 @pytest.mark.parametrize(
@@ -89,31 +84,13 @@ def unmasked_layer():
         (SoftmaxOverQueries, "mixes queries with keys"),
         (Averaged, "averages over all time steps"),
         (ReversedSum, "later time steps"),
+        (Flattened, "does not keep both time axes"),
         (unmasked_layer, "looks attends to later time steps"),
     ],
 )
-def test_attention_that_is_not_causal_is_refused(make, text):
+def test_attention_that_is_not_causal_or_has_no_step_is_refused(make, text):
     with pytest.raises((NotCausalError, UnsupportedNetworkError), match=text):
         incremental(make(), inputs=SPEC)
-
-
-class Flattened(attention_networks.Attention):
-    """Attention whose scores have, for a moment, one axis for all pairs of time steps."""
-
-    def masked(self, scores):
-        shape = tf.shape(scores)
-        flat = tf.reshape(super().masked(scores), [shape[0], shape[1], -1])
-        return tf.reshape(tf.identity(flat), shape)
-
-
-def test_pairs_of_time_steps_on_one_axis_have_no_step_and_are_drawn_by_whole_passes():
-    with pytest.raises(UnsupportedNetworkError, match="does not keep both time axes"):
-        incremental(Flattened(), inputs=SPEC)
-    model = onepass.Autoregressive(
-        Flattened(), onepass.likelihoods.Categorical(TOKENS), inputs=SPEC
-    )
-    assert not model.symbol_network.has_step
-    assert model.sample(1, 4, 3).shape == (1, 4)
 
 
 def test_cross_attention_reads_a_memory_that_is_given_once():
@@ -126,24 +103,23 @@ def test_cross_attention_reads_a_memory_that_is_given_once():
     with eagerly():
         derived = incremental(network)
     state = derived.first_state(2, 20, [given])
-    first, state = derived.step(rows[:, :5], state)
-    second, state = derived.step(rows[:, 5:], state)
+    outputs, _ = steps(derived, state, [rows], (5, 15))
     whole = network([rows, given])
     assert np.ptp(whole - network([rows, -given])) > 1e-2
-    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-5)
+    np.testing.assert_allclose(outputs, whole, atol=1e-5)
 
 
 def test_a_sequence_beyond_a_table_of_positions_names_its_layer():
     """The table of an embedding layer, and one that is sliced."""
     inputs = keras.Input([None], dtype="int32")
-    h = keras_attention.Positions(16)(inputs)
+    h = attention_networks.Positions(16)(inputs)
     few = keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
     for network, most, layer in ((few, 16, "embedding"), (attention_networks.Learned(), 300, "")):
         derived = derived_step(network)
         with pytest.raises(ValueError, match=rf"at most {most}.*{layer}.*got {most + 1}"):
             derived.first_state(1, most + 1)
         given = tokens(1, most)  # 300 is no power of two
-        outputs, _ = stepped(derived, derived.first_state(1, most), given, (1, most - 2, 1))
+        outputs, _ = steps(derived, derived.first_state(1, most), [given], (1, most - 2, 1))
         np.testing.assert_allclose(outputs, network(given), atol=1e-5)
 
 
@@ -169,7 +145,7 @@ def test_tables_follow_the_weights():
     derived.initial_state(1, 64)
     network.bias.assign(network.bias * 2.0)
     inputs = tokens(1, 40)
-    outputs, _ = stepped(derived, derived.initial_state(1, 40), inputs, (1, 39))
+    outputs, _ = steps(derived, derived.initial_state(1, 40), [inputs], (1, 39))
     np.testing.assert_allclose(outputs, network(inputs), atol=1e-5)
 
 
@@ -195,5 +171,5 @@ def test_a_backbone_of_keras_hub_has_a_step(family, options):
     network = keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
     derived, given = incremental(network), tokens(2, 100)
     parts = (1, 1, 40, 1, 20, 1, 36)
-    outputs, _ = stepped(derived, derived.initial_state(2, 100), given, parts)
+    outputs, _ = steps(derived, derived.initial_state(2, 100), [given], parts)
     np.testing.assert_allclose(outputs, network(given), rtol=1e-5, atol=1e-5)

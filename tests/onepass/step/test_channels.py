@@ -1,32 +1,26 @@
 """Several channels per time: independent of each other, given the times before."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from causal_networks import codebooks, convolved
+from laws import own_networks
+from laws.own_networks import CODES
 
 import onepass
 from onepass.foundation.errors import UserError
-from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
-from onepass.likelihoods.codec import Reals
+from onepass.likelihoods import Gaussian
 from onepass.model import Autoregressive
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.step import NotCausalError
 from onepass.training.fit import fit
 
 layers = keras.layers
-CODES = 5
 
 
-MODELS = {
-    "stereo": lambda: Autoregressive(convolved(2, 4), Gaussian(256), start=0.1),
-    "attention": lambda: Autoregressive(convolved(2, 12, True), LogisticMixture(64, 2)),
-    "codes": lambda: Autoregressive(codebooks(CODES), Categorical(CODES), start=CODES),
-    "reals": lambda: Autoregressive(convolved(2, 4), Gaussian(None), codec=Reals(unit=2.0)),
-}
+@pytest.fixture(params=["stereo", "attention of channels", "codes", "reals"])
+def model(request):
+    return own_networks.model(request.param)
 
 
 def elements_of(model, rows=2, time=9):
@@ -34,16 +28,6 @@ def elements_of(model, rows=2, time=9):
     if model.distribution.levels == CODES:
         return draws.integers(0, CODES, [rows, time, channels])
     return draws.uniform(-0.9, 0.9, [rows, time, channels]).astype(np.float32)
-
-
-@functools.cache
-def made(name):
-    return MODELS[name]()
-
-
-@pytest.fixture(params=MODELS)
-def model(request):
-    return made(request.param)
 
 
 def test_outputs_are_the_parameters_of_one_channel_after_the_other(model):
@@ -71,7 +55,7 @@ def test_a_channel_depends_on_all_channels_of_the_past_and_on_none_of_its_own_ti
 
 
 def test_tokens_of_channels_are_chosen_by_top_k_and_a_temperature_per_row():
-    model = made("codes")
+    model = own_networks.model("codes")
     options = {"top_k": 2, "temperature": [1.0, 0.0]}
     drawn = model.sample(2, 6, seed=1, method="naive", **options)
     best = np.argsort(model.conditionals(drawn), -1)
@@ -83,28 +67,23 @@ def test_tokens_of_channels_are_chosen_by_top_k_and_a_temperature_per_row():
 def test_rows_of_different_lengths_are_trained_on(model):
     x = elements_of(model, 6, 30)
     lengths = [30, 3, 0, 17, 30, 1]
-    nats = model.log_prob(x, lengths=lengths).numpy()
-    for row, length in enumerate(lengths):
-        assert not nats[row, length:].any()
     rows = [each[:length] for each, length in zip(x, lengths, strict=True)]
-    np.testing.assert_array_equal(model.log_prob(rows), nats)
+    nats = model.log_prob(rows).numpy()
     still = OptimizerConfig(learning_rate=1e-12, warmup_steps=1)
     outcome = fit(model, rows, steps=1, evaluate=rows, batch_size=6, optimizer=still)
     mean = -nats.sum() / (sum(lengths) * model.layout.channels)
     assert outcome.best_score == pytest.approx(mean, rel=1e-4)
 
 
-def test_channels_have_noise_of_their_own_and_log_probabilities_after_a_prefix():
-    model = made("stereo")
-    prefix = elements_of(model)[0, :2]
-    drawn, nats = model.sample(2, 20, seed=1, prefix=prefix, return_log_prob=True)
-    assert not np.allclose(drawn[:, 2:, 0], drawn[:, 2:, 1])
-    np.testing.assert_allclose(nats, model.log_prob(drawn), rtol=1e-4, atol=1e-4)
+def test_channels_have_noise_of_their_own():
+    model = own_networks.model("stereo")
+    drawn = model.sample(2, 20, seed=1)
+    assert not np.allclose(drawn[..., 0], drawn[..., 1])
 
 
 @pytest.mark.usefixtures("eager")
 def test_training_lowers_the_loss():
-    model = MODELS["codes"]()
+    model = own_networks.MODELS["codes"]()
     x = np.tile(np.arange(12)[:, None] % CODES, [1, 3])[None]
     before = float(tf.reduce_mean(model.log_prob(x)))
     fit(model, x, steps=8, optimizer=OptimizerConfig(learning_rate=0.1, warmup_steps=2))
@@ -121,41 +100,21 @@ def test_a_network_that_reads_another_channel_of_the_same_time_is_shifted_too():
         Autoregressive(ahead, Gaussian(16), inputs=tf.TensorSpec([None, None, 2]))
 
 
+OF_TWO, ONE = r"must be \[batch, time, 2\], got", "must have one channel"
 REFUSED = {
-    "one channel too many": (lambda m: m.log_prob(np.zeros([2, 4, 3])), r"\[batch, time, 2\], got"),
-    "no channels": (
-        lambda m: m.log_prob(np.zeros([2, 4])),
-        r"must be \[batch, time, 2\], got shape",
-    ),
-    "fit": (
-        lambda m: fit(m, np.zeros([2, 4, 3]), steps=1),
-        r"must be \[batch, time, 2\], got shape",
-    ),
-    "prefix": (
-        lambda m: m.sample(2, 4, 0, prefix=np.zeros([2])),
-        r"`prefix` must be \[num, n, 2\] or \[n, 2\], got \[2\]",
-    ),
+    "a channel too many": (lambda m: m.log_prob(np.zeros([2, 4, 3])), OF_TWO),
+    "no channels": (lambda m: m.log_prob(np.zeros([2, 4])), OF_TWO),
+    "fit": (lambda m: fit(m, np.zeros([2, 4, 3]), steps=1), OF_TWO),
+    "prefix": (lambda m: m.sample(2, 4, prefix=np.zeros([2])), r"`prefix` .*\[n, 2\], got \[2\]"),
     "prefix of others": (
-        lambda m: m.sample(2, 4, 0, prefix=np.zeros([2, 2, 3])),
-        r"`prefix` must be \[batch, time, 2\], got shape",
+        lambda m: m.sample(2, 4, prefix=np.zeros([2, 2, 3])),
+        "`prefix` " + OF_TWO,
     ),
-    "stop": (
-        lambda m: m.sample(2, 4, 0, stop=0.0),
-        "`stop` needs one channel per time step, got 2",
-    ),
-    "draft": (
-        lambda m: m.sample(2, 4, 0, method="speculative", draft=m),
-        "needs one channel per time step, got 2",
-    ),
-    "distill": (lambda m: onepass.distill(m, np.zeros([2, 4]), steps=1), "`teacher` must have one"),
-    "compress": (
-        lambda m: onepass.compress(m, np.zeros([2, 4, 2])),
-        "`model` must have one channel",
-    ),
-    "export": (
-        lambda m: onepass.export(m, "models/mine/1"),
-        "`model` must have one channel per time",
-    ),
+    "stop": (lambda m: m.sample(2, 4, stop=0.0), "`stop` needs one channel per time step, got 2"),
+    "draft": (lambda m: m.sample(2, 4, method="speculative", draft=m), "one channel .*, got 2"),
+    "distill": (lambda m: onepass.distill(m, np.zeros([2, 4]), steps=1), "`teacher` " + ONE),
+    "compress": (lambda m: onepass.compress(m, np.zeros([2, 4, 2])), "`model` " + ONE),
+    "export": (lambda m: onepass.export(m, "models/mine/1"), "`model` " + ONE),
 }
 
 
@@ -163,5 +122,5 @@ REFUSED = {
 def test_what_has_no_meaning_for_channels_is_named(kind):
     call, text = REFUSED[kind]
     with pytest.raises((ValueError, UserError), match=text) as caught:
-        call(made("stereo"))
+        call(own_networks.model("stereo"))
     assert "\n" not in str(caught.value)

@@ -4,12 +4,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from causal_networks import steps, u_net
 from runs import eagerly
 
 from onepass.likelihoods import Gaussian
 from onepass.machine.machine import machine_of_step
 from onepass.model import Autoregressive
+from onepass.networks.causality import check_causal
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
+from onepass.training.fit import fit
 
 layers = keras.layers
 LENGTH = 24  # time steps, whole periods of every network
@@ -149,12 +152,9 @@ def test_parts_of_any_length_give_the_whole_also_those_of_the_step_machine(name)
         stepped = incremental(net)
     x = np.random.default_rng(0).normal(size=[3, LENGTH, 1]).astype(np.float32)
     expected = net(x).numpy()
-    state, outputs, start = stepped.initial_state(3), [], 0
-    for size in (1, 10, *[1] * 13):  # a part from within a period, and every phase
-        made, state = stepped.step(x[:, start : start + size], state)
-        outputs.append(made)
-        start += size
-    np.testing.assert_allclose(tf.concat(outputs, 1), expected, rtol=1e-5, atol=1e-6)
+    sizes = (1, 10, *[1] * 13)  # a part from within a period, and every phase
+    outputs, _ = steps(stepped, stepped.initial_state(3), [x], sizes)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
     machine, first = machine_of_step(stepped, stepped.specs)
     rows = machine.begin(3, [], first)
     outputs, starts = [[], [], []], [0, 0, 0]
@@ -221,30 +221,78 @@ def test_a_network_of_several_rates_may_take_any_length(name):
     x = tf.constant(np.random.default_rng(0).normal(size=[1, 31, 1]), tf.float32)
     found = advance(machine, machine.begin(1, [], first), x.numpy())
     np.testing.assert_allclose(found, net(x), rtol=1e-5, atol=1e-6)
-    outputs, state = [], stepped.initial_state(1)
-    for time in range(31):
-        row, state = stepped.step(x[:, time : time + 1], state)
-        outputs.append(row)
-    np.testing.assert_allclose(tf.concat(outputs, 1), net(x), rtol=1e-5, atol=1e-6)
+    outputs, _ = steps(stepped, stepped.initial_state(1), [x], [1] * 31)
+    np.testing.assert_allclose(outputs, net(x), rtol=1e-5, atol=1e-6)
+
+
+class Tiers(keras.Model):
+    """A recurrent tier of frames conditions a convolution of samples, as in SampleRNN."""
+
+    frame = 6
+
+    def __init__(self, delay=1):
+        super().__init__()
+        self.tier = layers.SimpleRNN(4, return_sequences=True)
+        self.repeat, self.local = layers.Dense(6 * 4), layers.Conv1D(4, 3, padding="causal")
+        self.delay, self.out = delay, layers.Dense(2)
+
+    def call(self, x):
+        frames = tf.shape(x)[1] // self.frame
+        h = self.tier(tf.reshape(x, [-1, frames, self.frame]))
+        h = tf.pad(h, [[0, 0], [self.delay, 0], [0, 0]])[:, : tf.shape(h)[1]]
+        h = tf.reshape(self.repeat(h), [-1, frames * self.frame, 4])
+        return self.out(tf.tanh(h + self.local(x)))
+
+
+class Within(layers.Layer):
+    """Repeats the row at one phase of every block of four over the block from a phase on."""
+
+    def __init__(self, reads, begin):
+        super().__init__(name="within")
+        self.reads, self.begin = reads, begin
+
+    def call(self, x):
+        blocks = tf.reshape(x, [-1, tf.shape(x)[1] // 4, 4, x.shape[-1]])
+        read = blocks[:, :, self.reads : self.reads + 1]
+        shown = tf.cast(tf.range(4) >= self.begin, x.dtype)[:, None]
+        return x + tf.reshape(read * shown, tf.shape(x))
+
+
+def within(reads, begin):
+    inputs = keras.Input([None, 1])
+    h = Within(reads, begin)(layers.Dense(4)(inputs))
+    return keras.Model(inputs, layers.Dense(2)(h))
 
 
 LEAKS = {
-    "the last row of a pair": lambda: network(lambda x: repeat(x[:, 1::2], 2)),
-    "whole frames": lambda: network(lambda x, f: repeat(f(x), 4), conv(4, 4, "valid")),
-    "frames to samples": lambda: network(
-        lambda x: samples(frames(x, 4), 4) * repeat(x[:, 3::4], 4)
+    "the last row of a pair": (lambda: network(lambda x: repeat(x[:, 1::2], 2)), ""),
+    "whole frames": (lambda: network(lambda x, f: repeat(f(x), 4), conv(4, 4, "valid")), ""),
+    "frames to samples": (
+        lambda: network(lambda x: samples(frames(x, 4), 4) * repeat(x[:, 3::4], 4)),
+        "",
     ),
-    "frames delayed by too little": lambda: network(
-        lambda x, f: delay(repeat(f(x), 4), 2), conv(4, 4, "valid")
+    "frames delayed by too little": (
+        lambda: network(lambda x, f: delay(repeat(f(x), 4), 2), conv(4, 4, "valid")),
+        "",
     ),
+    "a lower rate": (lambda: u_net(2, "low1"), "blur.* looks ahead"),
+    "the highest rate": (lambda: u_net(2, "low0"), "blur.* looks ahead"),
+    "a frame that is not delayed": (lambda: Tiers(0), " looks ahead"),
+    **{
+        f"{r} read from {b}": (lambda r=r, b=b: within(r, b), "within.* looks ahead")
+        for r, b in [(1, 0), (2, 1), (3, 2), (3, 0)]
+    },
 }
 
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_look_ahead_through_a_lower_rate_is_refused(name):
     keras.utils.set_random_seed(0)
-    with pytest.raises(NotCausalError):
-        Autoregressive(LEAKS[name](), Gaussian(levels=8))
+    make, text = LEAKS[name]
+    network = make()
+    with pytest.raises(NotCausalError, match=f"depends on input t .*{text}"):
+        Autoregressive(network, Gaussian(levels=8))
+    assert not check_causal(network).is_causal
 
 
 def attention(x):
@@ -269,15 +317,47 @@ def test_what_has_no_step_says_why(name):
         incremental(make())
 
 
-@pytest.mark.parametrize("name", ["two levels", "a recurrent tier"])
-def test_every_method_draws_the_same_elements(name):
+# Each with its period, and whether its graph shows that no row is read before it is known.
+MODELLED = {
+    "u-net": (u_net, 4, True),
+    "tiers": (Tiers, 6, True),
+    "within": (lambda: within(1, 1), 4, False),
+}
+
+
+@pytest.mark.parametrize("name", MODELLED)
+def test_every_method_draws_the_same_at_any_length(name):
     keras.utils.set_random_seed(0)
-    model = Autoregressive(CAUSAL[name](), Gaussian(levels=16))
-    assert model.symbol_network.has_step
-    naive = model.sample(2, 11, 1, method="naive")
-    np.testing.assert_array_equal(model.sample(2, 11, 1), naive)
-    machine = model.samplers._on_machine("Native")._machines
-    assert len(machine) == 1  # which is what draws where there is no GPU
-    np.testing.assert_array_equal(model.sample(2, 11, 1, method="cached"), naive)
-    np.testing.assert_array_equal(model.sample(2, 11, 1, prefix=naive[:, :6]), naive)
-    np.testing.assert_array_equal(np.concatenate(list(model.stream(2, 11, 1, chunk=3)), 1), naive)
+    make, period, has_step = MODELLED[name]
+    network = make()
+    model = Autoregressive(network, Gaussian(levels=16))
+    assert model.symbol_network.call.function.period == period
+    assert model.symbol_network.has_step == has_step
+    length = 2 * period + 1
+    drawn = model.sample(num=2, length=length, seed=1)
+    np.testing.assert_array_equal(drawn, model.sample(num=2, length=length, seed=1, method="naive"))
+    short = model.sample(num=2, length=length - 2, seed=1)
+    np.testing.assert_array_equal(drawn[:, :-2], short)
+    np.testing.assert_allclose(model.log_prob(drawn)[:, :-2], model.log_prob(short), atol=1e-5)
+    found = check_causal(network)
+    assert found.is_causal and found.has_step == has_step
+    if not has_step:
+        with pytest.raises(UnsupportedNetworkError, match="no step can be derived"):
+            model.stream(length=length, seed=1)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_network_of_several_rates_is_trained():
+    keras.utils.set_random_seed(0)
+    model = Autoregressive(u_net(1), Gaussian(levels=16))
+    rows = np.tile(np.linspace(-1, 1, 7, dtype=np.float32), [4, 1])
+    before = float(tf.reduce_mean(model.log_prob(rows)))
+    fit(model, rows, steps=5, batch_size=4, log=lambda *_: None)
+    assert float(tf.reduce_mean(model.log_prob(rows))) > before
+
+
+def test_a_network_that_changes_the_length_is_still_refused():
+    inputs = keras.Input([None, 1])
+    strided = keras.Model(inputs, layers.Conv1D(2, 2, strides=2, padding="causal")(inputs))
+    with pytest.raises(ValueError, match="as long as its input"):
+        Autoregressive(strided, Gaussian(levels=16))

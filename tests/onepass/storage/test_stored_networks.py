@@ -1,10 +1,9 @@
 """What `save` writes is loaded without trust, drawn from, judged and trained as the live model."""
 
-import fifty_networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import eagerly
+import users_networks
 
 import onepass
 from onepass import likelihoods
@@ -13,34 +12,11 @@ from onepass.storage.save import first_fault
 LEVELS = 8
 
 
-# The slow test_fifty_networks.py has all of them.
-@pytest.mark.parametrize(
-    "name", ["constant table", "time mix", "selective scan", "recomputed activations"]
-)
-def test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one(name, tmp_path):
-    model = fifty_networks.model(name)
-    drawn = model.sample(2, 12, 3)
-    nats = model.log_prob(drawn).numpy()
-    loaded = onepass.load(onepass.save(model, tmp_path / "one"))
-    assert loaded.symbol_network.has_step == model.symbol_network.has_step
-    np.testing.assert_array_equal(loaded.sample(2, 12, 3), drawn)
-    np.testing.assert_allclose(loaded.log_prob(drawn), nats, atol=1e-4)
-    rows = np.tile(drawn[:1], [4, 1])
-    with eagerly():
-        for each in (model, loaded):
-            onepass.fit(each, rows, steps=2, batch_size=4, log=lambda line: None)
-    trained = model.log_prob(drawn)
-    assert np.abs(trained - nats).max() > 1e-6
-    np.testing.assert_allclose(loaded.log_prob(drawn), trained, atol=1e-4)
-    again = onepass.load(onepass.save(loaded, tmp_path / "one"))
-    np.testing.assert_array_equal(again.sample(2, 12, 3), loaded.sample(2, 12, 3))
-
-
 @pytest.mark.parametrize("mode", ["eager", "check numerics"])
 def test_a_model_is_saved_as_ever_where_functions_run_eagerly_or_numerics_are_checked(
     mode, tmp_path
 ):
-    model = fifty_networks.model("recomputed activations")
+    model = users_networks.model("recomputed activations")
     expected = model.sample(1, 6, 3)
     try:
         if mode == "eager":
@@ -54,15 +30,11 @@ def test_a_model_is_saved_as_ever_where_functions_run_eagerly_or_numerics_are_ch
     np.testing.assert_array_equal(onepass.load(tmp_path).sample(1, 6, 3), expected)
 
 
-@pytest.mark.parametrize("is_stored", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_constant_is_exported_and_a_bundle_has_its_model(is_stored, tmp_path):
-    model = fifty_networks.model("constant table")
-    expected = model.sample(1, 6, 3)
-    if is_stored:
-        model = onepass.load(onepass.save(model, tmp_path / "saved"))
+def test_a_bundle_has_its_model(tmp_path):
+    model = users_networks.model("constant table")
     bundle = onepass.load(onepass.export(model, tmp_path / "mine" / "1", length=16))
-    np.testing.assert_array_equal(bundle.sample(1, 6, 3), expected)
-    np.testing.assert_array_equal(bundle.autoregressive.sample(1, 6, 3), expected)
+    drawn = bundle.autoregressive.sample(1, 6, 3)
+    np.testing.assert_array_equal(drawn, model.sample(1, 6, 3))
 
 
 class Table(tf.Module):

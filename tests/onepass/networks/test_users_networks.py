@@ -1,17 +1,14 @@
-"""Fifty networks as their users write them, each through everything that is done with a model."""
+"""Networks as their users write them, each through everything that is done with a model."""
 
 import functools
 
-import fifty_networks
-import http_running
 import keras
 import numpy as np
 import pytest
+import users_networks
 from runs import eagerly
 
 import onepass
-import serving
-from onepass.remote_model import RemoteModel
 from onepass.testing import Subject, check_law
 
 LENGTH, SEED = 20, 3
@@ -19,12 +16,11 @@ LAWS = (
     *("methods_agree", "chunks_are_the_whole", "what_is_saved_is_the_model"),
     *("what_is_exported_is_the_model", "compression_loses_nothing"),
 )
-# Whose graphs have no step; they are sampled by the fixed point.
-WITHOUT_STEP = {"skewed scores", "long convolution", "two rates"}
-INTEGRATION = ("constant table", "attention and gru", "forbidden token")  # the others are slow
+WITHOUT_STEP = {"long convolution"}  # it is sampled by the fixed point
+INTEGRATION = ("constant table", "recomputed activations")  # the others are slow
 MODELS = [
     pytest.param(name, marks=getattr(pytest.mark, "integration" if name in INTEGRATION else "slow"))
-    for name in fifty_networks.MODELS
+    for name in users_networks.MODELS
 ]
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, as it quantises
 
@@ -32,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # Ke
 @functools.cache
 def subject_of(name):
     rounding = 1e-2 if "float16" in name else 1e-4  # of 16 bits
-    return Subject(fifty_networks.model(name), LENGTH, num=2, seed=SEED, tolerance=rounding)
+    return Subject(users_networks.model(name), LENGTH, num=2, seed=SEED, tolerance=rounding)
 
 
 def draw(model, method="auto"):
@@ -56,7 +52,7 @@ def test_a_network_is_causal_and_has_a_step_wherever_one_can_be_derived(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_network_is_trained_stored_and_trained_on(name, tmp_path):
-    model, elements = fifty_networks.model(name), subject_of(name).draws
+    model, elements = users_networks.model(name), subject_of(name).draws
     for number in range(2):
         before = np.asarray(model.log_prob(elements))
         rows, adam = np.repeat(elements, 4, 0), keras.optimizers.Adam(0.01)
@@ -68,23 +64,3 @@ def test_a_network_is_trained_stored_and_trained_on(name, tmp_path):
         np.testing.assert_array_equal(drawn, draw(model, "naive"))
         model = onepass.load(onepass.save(model, tmp_path / str(number)))
         np.testing.assert_array_equal(draw(model), drawn)
-
-
-class Store:
-    """The folder of one bundle as `http_running` takes it."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def load(self, path, *rest, **named):
-        return serving.load(path)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_network_is_served(name, tmp_path):
-    onepass.export(subject_of(name).model, tmp_path / "own" / "1", length=LENGTH)
-    with http_running.Running(Store(tmp_path)) as server:
-        remote = RemoteModel(f"{server.url}/own")
-        found = remote.sample(2, LENGTH, SEED)
-        remote.close()
-    np.testing.assert_array_equal(found, subject_of(name).draws)
