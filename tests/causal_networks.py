@@ -145,10 +145,8 @@ def gru():
 
 
 def lstm_after_convolution():
-    inputs = keras.Input([None, 1])
-    h = layers.Conv1D(3, 2, padding="causal")(inputs)
-    h = layers.LSTM(3, return_sequences=True)(h)
-    return keras.Model(inputs, layers.Dense(2)(h))
+    stack = layers.Conv1D(3, 2, padding="causal"), layers.LSTM(3, return_sequences=True)
+    return wave_network(*stack, layers.Dense(2))
 
 
 def shifted_gru():
@@ -165,19 +163,14 @@ def stacked_cells():
 
 
 def separable():
-    inputs = keras.Input([None, 1])
-    h = layers.Dense(4)(inputs)
-    h = layers.ZeroPadding1D((4, 0))(h)
-    h = layers.SeparableConv1D(4, 3, dilation_rate=2)(h)
-    h = layers.DepthwiseConv1D(3, depth_multiplier=2)(layers.ZeroPadding1D((2, 0))(h))
-    return keras.Model(inputs, h)
+    wide = layers.ZeroPadding1D((4, 0)), layers.SeparableConv1D(4, 3, dilation_rate=2)
+    deep = layers.ZeroPadding1D((2, 0)), layers.DepthwiseConv1D(3, depth_multiplier=2)
+    return wave_network(layers.Dense(4), *wide, *deep)
 
 
 def grouped():
-    inputs = keras.Input([None, 1])
-    h = layers.Dense(4)(inputs)
-    h = layers.Conv1D(4, 3, groups=2, padding="causal")(h)
-    return keras.Model(inputs, layers.Conv1D(4, 2, groups=4, padding="causal")(h))
+    two = layers.Conv1D(4, 3, groups=2, padding="causal")
+    return wave_network(layers.Dense(4), two, layers.Conv1D(4, 2, groups=4, padding="causal"))
 
 
 def normalised():
@@ -340,30 +333,21 @@ def nested():
 
 
 def half_precision():
-    inputs = keras.Input([None, 1])
-    h = layers.Conv1D(8, 2, padding="causal", dilation_rate=2, dtype="mixed_bfloat16")(inputs)
-    return keras.Model(inputs, layers.Dense(4, dtype="float32")(h))
+    half = layers.Conv1D(8, 2, padding="causal", dilation_rate=2, dtype="mixed_bfloat16")
+    return wave_network(half, layers.Dense(4, dtype="float32"))
 
 
 def einsum():
-    inputs = keras.Input([None, 1])
-    h = layers.Conv1D(4, 2, padding="causal")(inputs)
-    h = layers.EinsumDense("btc,cd->btd", output_shape=(None, 6))(h)
-    h = layers.Reshape([-1, 2, 3])(h)
-    return keras.Model(inputs, layers.Reshape([-1, 6])(tf_softmax(h)))
-
-
-def tf_softmax(h):
-    return layers.Softmax(axis=-1)(h)
+    dense = layers.EinsumDense("btc,cd->btd", output_shape=(None, 6))
+    softmax = layers.Reshape([-1, 2, 3]), layers.Softmax(axis=-1), layers.Reshape([-1, 6])
+    return wave_network(layers.Conv1D(4, 2, padding="causal"), dense, *softmax)
 
 
 def spectral():
     """Time and another axis, convolved together."""
-    inputs = keras.Input([None, 6])
-    h = layers.Lambda(lambda x: x[..., None])(inputs)
-    h = layers.ZeroPadding2D(((2, 0), (1, 1)))(h)
-    h = layers.Conv2D(3, 3, activation="relu")(h)
-    return keras.Model(inputs, layers.Reshape([-1, 18])(h))
+    image = layers.Lambda(lambda x: x[..., None]), layers.ZeroPadding2D(((2, 0), (1, 1)))
+    convolution = layers.Conv2D(3, 3, activation="relu")
+    return wave_network(*image, convolution, layers.Reshape([-1, 18]), channels=6)
 
 
 def delayed_sum():

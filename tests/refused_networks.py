@@ -2,17 +2,14 @@
 
 import keras
 import tensorflow as tf
-from causal_networks import returned, skewed_attention
+from causal_networks import returned, skewed_attention, wave_network
 
 layers = keras.layers
 
 
 def functional(*stack):
-    inputs = keras.Input([None, 1])
-    h = layers.Conv1D(4, 2, padding="causal", name="front")(inputs)
-    for layer in stack:
-        h = layer(h)
-    return keras.Model(inputs, layers.Dense(2)(h))
+    front = layers.Conv1D(4, 2, padding="causal", name="front")
+    return wave_network(front, *stack, layers.Dense(2))
 
 
 def attention():

@@ -98,16 +98,12 @@ def of_policy(policy, layer):
     return of_waves(keras.Model(waves, layers.Dense(8, dtype="float32")(h)), 8)
 
 
-def of_quantized():
-    model = of_network(lambda h: recur(layers.Dense(WIDTH, activation="relu", name="exact")(h)))
-    model.network.get_layer("exact").quantize("int8")
-    return of_tokens(model.network, TOKENS)
-
-
-def of_lora():
-    model = of_network(lambda h: recur(layers.Dense(WIDTH, activation="relu", name="adapted")(h)))
-    model.network.get_layer("adapted").enable_lora(2)
-    return of_tokens(model.network, TOKENS)
+def of_changed(change):
+    """A model of a network whose inner layer was changed after it was built."""
+    inner = layers.Dense(WIDTH, activation="relu")
+    network = of_network(lambda h: recur(inner(h))).network
+    change(inner)
+    return of_tokens(network, TOKENS)
 
 
 WAVES = {
@@ -157,8 +153,8 @@ MODELS = {
     "float16": lambda: of_policy(
         "mixed_float16", lambda policy: layers.Dense(WIDTH, "tanh", dtype=policy)
     ),
-    "int8": of_quantized,
-    "lora": of_lora,
+    "int8": lambda: of_changed(lambda layer: layer.quantize("int8")),
+    "lora": lambda: of_changed(lambda layer: layer.enable_lora(2)),
 }
 
 

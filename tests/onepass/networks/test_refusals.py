@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from causal_networks import wave_network
 
 from onepass.likelihoods import Categorical, Gaussian, Integers
 from onepass.model import Autoregressive
@@ -59,9 +60,8 @@ LOOKING_AHEAD = {
 
 
 def with_layer(layer):
-    inputs = keras.Input([None, 1])
-    h = layer(layers.Conv1D(4, 2, padding="causal", name="front")(inputs))
-    return keras.Model(inputs, layers.Dense(2, name="out")(h))
+    front = layers.Conv1D(4, 2, padding="causal", name="front")
+    return wave_network(front, layer, layers.Dense(2, name="out"))
 
 
 @pytest.mark.parametrize("name", LOOKING_AHEAD)
