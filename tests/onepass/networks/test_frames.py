@@ -35,6 +35,15 @@ def drawn(model, length=LENGTH, condition=MEL, **options):
     return model.sample(NUM, length, 1, condition, **options)
 
 
+def test_both_parts_together_are_the_network():
+    symbols = model().symbol_network
+    wave = tf.constant(RANDOM.normal(size=[NUM, LENGTH, 1]), tf.float32)
+    made = symbols.hoisted.once({"mel": tf.constant(MEL)}, LENGTH)
+    found = symbols.hoisted(wave, *made.values())
+    whole = model().network([wave, tf.constant(MEL)])
+    np.testing.assert_allclose(found, whole, 1e-5, 1e-6)
+
+
 def names_in_step(model):
     program = model.symbol_network.stepped.program(1)
     return {scope for op in program.graph.get_operations() for scope in op.name.split("/")}
