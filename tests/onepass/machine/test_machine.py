@@ -14,8 +14,8 @@ import onepass
 from onepass.likelihoods import Categorical, Tabulated
 from onepass.machine import assembly, execute, formulas, machine, sides
 from onepass.machine.assembly import Op, assemble_program
-from onepass.machine.execute import settle
 from onepass.machine.compiler import compiled, entry
+from onepass.machine.execute import settle
 from onepass.machine.lowering import Lowering
 from onepass.machine.machine import Pace, StepMachine
 from onepass.machine.values import Unlowerable, contiguous
