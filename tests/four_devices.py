@@ -24,7 +24,7 @@ class FourDevices:
         self._reports = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item):
+    def pytest_runtest_protocol(self, item, nextitem):
         mark = item.get_closest_marker("four_devices")
         if mark is None:
             return None
@@ -35,6 +35,8 @@ class FourDevices:
         for data in self._reports[item.nodeid]:
             report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
             item.ihook.pytest_runtest_logreport(report=report)
+        # What the test before this one left set up for it may not be of the next one.
+        item.session._setupstate.teardown_exact(nextitem)
         item.ihook.pytest_runtest_logfinish(**where)
         return True
 

@@ -272,6 +272,8 @@ def speculative(
     """
     passes = SteppedPasses(network)
     batch, wanted = noise.shape[0], noise.shape[1]
+    # Blocks of equal length, since a network may have no positions beyond the last symbol.
+    block = -(-wanted // -(-wanted // block))
     block = -(-block // network.block) * network.block
     short = [[0, 0], [0, -wanted % block], [0, 0]]
     length = wanted - wanted % -block

@@ -205,7 +205,7 @@ def is_due(clock: tuple[int, int], phase: int) -> bool:
 # Pairs of lengths that are unlikely to equal another size in a network. TensorFlow uses a different
 # operation for zeros above 1,000 elements, which may lie between the first two lengths. The last
 # pairs are for networks with few positions.
-LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
+LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13), (17, 19))
 LONG = 1031  # a longer length, for which the operations must be the same
 
 

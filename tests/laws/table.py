@@ -69,7 +69,7 @@ LACKS: dict[str, tuple[str, ...]] = {
         ("one length, mixed", "one length, subclassed", "one length, Subclassed"),
         (NO_DRAFT, "chunks_are_the_whole"),
     ),
-    **dict.fromkeys(("one length, masked", "one length, gpt"), (NO_DRAFT,)),
+    "one length, masked": (NO_DRAFT,),
     "frames": (*CONDITIONED, *SMALL_TABLE, NO_DRAFT),
     "rates": (SMALL_TABLE[0],),
     "recurrent": OF_SYMBOLS,
@@ -107,7 +107,7 @@ for name in LOOSE:
     MODELS[name] = own(name, atol=2e-5)
 for name in MODELS:
     if name.startswith("one length"):
-        MODELS[name] = own(name, length=18, num=2)
+        MODELS[name] = own(name, length=18)
 for name, condition in own_networks.CONDITIONS.items():
     MODELS[name] = own(name, condition=condition)
 for name, channels in {"images": 1, "images of channels": 2, "images on a scale": 1}.items():
