@@ -76,7 +76,8 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
     first = taken[0].stored
     network = first["network"] | _settings(taken, OF_THE_BASE, is_base=True)
     network |= _settings(taken, ("factor",), is_base=False)
-    parts = sorted((part for each in taken for part in each.parts), key=_place)
+    every = (part for each in taken for part in each.parts)
+    parts = sorted(every, key=lambda part: (int(part.split(".")[0]), part))
     whole = {**first, "network": network, "parts": parts}
     if any(each.is_encoded for each in taken):
         conditioning, weights = _side_by_side(taken)
@@ -170,10 +171,6 @@ def _side_by_side(taken: list[_Run]) -> tuple[dict[str, int], Arrays]:
 
 def _channels(sizes: list[int]) -> list[_Channels]:
     return [_Channels(sum(sizes[:i]), own, sum(sizes)) for i, own in enumerate(sizes)]
-
-
-def _place(part: str) -> tuple[int, str]:
-    return int(part.split(".")[0]), part
 
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # entries of config.json about a teacher

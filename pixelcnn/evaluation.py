@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,8 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
         `MOST_MIXED` classes, the bits saved by knowing the class (`_bits_for_the_class`).
     """
     measure = functools.partial(_measure, CompiledNats(model.network))
-    lengths, images = measure(dataset.dev(), "evaluating"), list(_images(dataset))
+    lengths, dtype = measure(dataset.dev(), "evaluating"), dtype_of(dataset.config.data.bits)
+    images = [image for each in dataset.dev() for image in each["levels"].numpy().astype(dtype)]
     total = lengths.bits_per_element
     measured = {"bits_per_dim": total}
     if model.network.multiscale is not None:
@@ -78,7 +79,9 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
     }
     with during("compressing the images with lossless codecs"):
         if dataset.config.data.crop:
-            codecs = codec_bits_by_scale(images, model.front.size, _doublings(model))
+            parts = [size_of(part) for part in model.network.multiscale.factors]
+            doublings = sorted(size for size in {*parts} if parts.count(size) == len(GROUPS))
+            codecs = codec_bits_by_scale(images, model.front.size, doublings)
         else:
             codecs = {"codec": codec_bits_per_dim(images)}
     return {
@@ -116,12 +119,6 @@ def _bits_for_the_class(
     return (mixed - lengths.nats) / math.log(2.0)
 
 
-def _doublings(model: Trained) -> list[int]:
-    scales = model.network.multiscale
-    parts = [] if scales is None else [size_of(part) for part in scales.factors]
-    return sorted(size for size in set(parts) if parts.count(size) == len(GROUPS))
-
-
 def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
     """Return each scale's bits per dimension; `per_pixel` is values over the size squared."""
     scales: dict[int, list[np.ndarray]] = {}
@@ -145,11 +142,6 @@ def _seconds(model: Trained, dataset: ImageDataset, seed: int) -> float:
         for _ in model.model.images(asked):
             times.append(time.perf_counter())
     return float(np.mean(np.diff(times)[1:]))
-
-
-def _images(dataset: ImageDataset) -> Iterator[np.ndarray]:
-    for batch in dataset.dev():
-        yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))
 
 
 def classifier_for(model: Trained, name: str, sources: Sequence[str]) -> Classifier | None:

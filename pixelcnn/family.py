@@ -17,7 +17,6 @@ from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig,
 
 if TYPE_CHECKING:
     from onepass.trained import Trained
-    from pixelcnn.training import ImageRecipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,12 +189,6 @@ def _quality(measures: dict) -> str:
     )
 
 
-def _recipe(preset: str, given: Any) -> "ImageRecipe":
-    from pixelcnn.training import ImageRecipe
-
-    return ImageRecipe(preset, given.config, given.data)
-
-
 IMAGES = ModelFamily(
     verb="train",
     makes="images",
@@ -205,7 +198,7 @@ IMAGES = ModelFamily(
     evaluation=EvaluateArguments,
     training_data=training_data,
     detected=_detect_options,
-    recipe=_recipe,
+    recipe=later("pixelcnn.training:ImageRecipe.of"),
     load=later("pixelcnn.model:load"),
     evaluate=_evaluate_model,
     report=format_report,

@@ -21,7 +21,6 @@ from wavenet.dev_parts import DevPart
 if TYPE_CHECKING:
     from onepass.trained import Trained
     from wavenet.listening_page import ListeningPage
-    from wavenet.training import SpeechRecipe
 
 COPIES = 4  # dev recordings that a WaveNet resynthesises by default; few, since it is slow
 
@@ -132,12 +131,6 @@ def evaluate_model(given: EvaluateArguments, model: "Trained", data: Path) -> di
         return evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page)
 
 
-def _recipe(preset: str, given: TrainArguments) -> "SpeechRecipe":
-    from wavenet.training import SpeechRecipe
-
-    return SpeechRecipe(preset, given.config, given.data)
-
-
 WAVENET = ModelFamily(
     verb="train",
     makes="sound",
@@ -146,7 +139,7 @@ WAVENET = ModelFamily(
     score=lambda config: "best dev {:.3f} bits/sample",
     evaluation=EvaluateArguments,
     training_data=training_data,
-    recipe=_recipe,
+    recipe=later("wavenet.training:SpeechRecipe.of"),
     load=later("wavenet.model:load"),
     evaluate=evaluate_model,
     report=later("wavenet.evaluation:format_report"),

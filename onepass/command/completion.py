@@ -27,12 +27,13 @@ def tree() -> Any:
     from onepass.replicator.launch.command import LaunchArguments
     from serving.command import ServeArguments
 
+    evaluations = {family.makes: family.evaluation for family in every_family()}
     return _union(
         {
             "quickstart": QuickstartArguments,
             "train": _of_presets("train"),
             "distill": _of_presets("distill"),
-            "evaluate": _of_models(lambda makes: _evaluations()[makes]),
+            "evaluate": _of_models(evaluations.__getitem__),
             "sample": _of_models(KINDS.__getitem__),
             "compress": CompressArguments,
             "decompress": DecompressArguments,
@@ -55,7 +56,3 @@ def _of_presets(verb: str) -> Any:
 
 def _of_models(arguments_of: Callable[[str], Any]) -> Any:
     return _union({model.name: arguments_of(model.makes) for model in list_models()})
-
-
-def _evaluations() -> dict[str, type]:
-    return {family.makes: family.evaluation for family in every_family()}

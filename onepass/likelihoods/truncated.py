@@ -146,19 +146,15 @@ def truncate_logits(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
     least = tf.zeros_like(odds[..., :1])
     if choice.asks("top_k"):
-        least = _least_of_most_probable(odds, choice.top_k)
+        levels = odds.shape[-1]
+        most = tf.where(choice.top_k > 0, tf.minimum(choice.top_k, levels), levels)
+        least = _threshold(odds, lambda kept: tf.reduce_sum(tf.cast(kept, tf.int32), -1) >= most)
     if choice.asks("top_p"):
         least = tf.maximum(least, _least_of_share(tf.where(odds >= least, odds, 0.0), choice.top_p))
     if choice.asks("min_p"):
         largest = tf.reduce_max(odds, axis=-1, keepdims=True)
         least = tf.maximum(least, choice.min_p[..., tf.newaxis] * largest)
     return tf.where(odds >= least, logits, tf.constant(float("-inf"), logits.dtype))
-
-
-def _least_of_most_probable(odds: tf.Tensor, top_k: tf.Tensor) -> tf.Tensor:
-    levels = odds.shape[-1]
-    most = tf.where(top_k > 0, tf.minimum(top_k, levels), levels)
-    return _threshold(odds, lambda kept: tf.reduce_sum(tf.cast(kept, tf.int32), -1) >= most)
 
 
 def _least_of_share(odds: tf.Tensor, top_p: tf.Tensor) -> tf.Tensor:

@@ -386,7 +386,8 @@ def settle(
         chain = _chain(written, old, new)
         for last_write in chain:
             last_write.stays = True
-        if not chain and not _same(old, new):
+        is_old = isinstance(new, Value) and new.buffer is old.buffer and new.start == 0
+        if not chain and not (is_old and new.contiguous):  # type: ignore[union-attr]
             copies.append((old, new))
     moved = [(old, _aside(lowering, new, states)) for old, new in copies]
     first = len(assembly.instructions)
@@ -402,10 +403,6 @@ def _writes_by_buffer(assembly: Assembly) -> dict[Buffer, Instruction]:
         for each in assembly.instructions
         if each.op is Op.WRITE and each.out is not None
     }
-
-
-def _same(old: Value, new: Any_Value) -> bool:
-    return isinstance(new, Value) and new.buffer is old.buffer and new.start == 0 and new.contiguous
 
 
 def _chain(written: dict[Buffer, Instruction], old: Value, new: Any_Value) -> list[Instruction]:

@@ -132,9 +132,12 @@ class StepMachine:
         for spec in specs:
             if np.dtype(spec.dtype.as_numpy_dtype) not in KNOWN:
                 raise Unlowerable(f"numbers of type {spec.dtype.name}", "Placeholder")
-        self.traced = tf.function(
-            lambda *given: _flat(step, given), autograph=False
-        ).get_concrete_function(*specs)
+
+        def joined(*given: tf.Tensor) -> list[tf.Tensor]:
+            results, states = step(*given)
+            return [*results, *states]
+
+        self.traced = tf.function(joined, autograph=False).get_concrete_function(*specs)
         self._specs = specs
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)  # by the number of rows
         self._divided: Any = None  # the rows of a program, and its sides
@@ -315,7 +318,8 @@ class StepMachine:
         work = rows * len(program.rows) + program.divisible_weights // _WEIGHTS_OF_AN_INSTRUCTION
         is_long = work * (stop - start) >= _WORTH_A_THREAD
         is_shared = is_long and not len(program.spans)  # branches are run by one thread
-        team, pace = _team_of(program, rows) if is_shared else 1, self._paces[rows]
+        worth = int(program.mean_divided * rows // _WORTH_A_MEMBER) if is_shared else 1
+        team, pace = max(1, min(cores(), worth)), self._paces[rows]
         sides = None
         if is_shared and cores() > 1 and rows * program.mean_divided < _LARGE:
             sides = self._sides_of(program)
@@ -353,11 +357,6 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _team_of(program: Program, rows: int) -> int:
-    worth = program.mean_divided * rows // _WORTH_A_MEMBER
-    return max(1, min(cores(), worth))
-
-
 def _members(rows: int, threads: int, together: bool) -> list[Member]:
     """Return what each thread runs; the threads of a team divide products, others share nothing."""
     threads = max(1, threads if together else min(threads, rows))
@@ -388,11 +387,6 @@ def _run_all(work: Callable[[int], int], count: int) -> int:
             raise
         first, *_ = [future.result() for future in started]
     return first
-
-
-def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    results, states = step(*given)
-    return [*results, *states]
 
 
 def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from onepass.machine import kernels
 from onepass.machine.kernels import (
-    BFLOAT16,
     FLOAT32,
     INT8,
     LANES,
@@ -53,14 +52,6 @@ def multiples_of(matrix: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Return a matrix [inputs, outputs] as whole multiples of its columns' scales, int8."""
     exact = matrix / np.where(scales > 0, scales, np.float32(1))
     return np.rint(exact).clip(-_LARGEST, _LARGEST).astype(np.int8)
-
-
-def narrow_matrix(matrix: np.ndarray, kind: int) -> np.ndarray:
-    """Return the float32 matrix [inputs, outputs] that products with a matrix of a kind compute."""
-    if kind == INT8:
-        scales = scales_of(matrix)
-        return multiples_of(matrix, scales) * scales
-    return matrix.astype(_BFLOAT16 if kind == BFLOAT16 else np.float32).astype(np.float32)
 
 
 def pack_matrix(matrix: np.ndarray, kind: int) -> np.ndarray:

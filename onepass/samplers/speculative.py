@@ -451,7 +451,9 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
         )
     read = {} if all(channels) else draft.conditions  # a single timed condition may have any name
     for name, spec in read.items():
-        if not _is_like(spec, model.conditions.get(name)):
+        like = model.conditions.get(name)
+        fits = like is not None and is_at_rate(spec) == is_at_rate(like)
+        if not (fits and spec.shape.is_compatible_with(like.shape)):
             raise ValueError(
                 f"`draft` must read conditions of the model, which has no {name},"
                 f" {describe_spec(spec)}."
@@ -462,12 +464,6 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
     if not network.has_step or network.block != 1:
         raise ValueError("`draft` must have steps of one symbol.")
     return SteppedDraft(network, own)
-
-
-def _is_like(spec: tf.TensorSpec, other: tf.TensorSpec | None) -> bool:
-    if other is None or is_at_rate(spec) != is_at_rate(other):
-        return False
-    return spec.shape.is_compatible_with(other.shape)
 
 
 def check_speculative(model: Any) -> None:

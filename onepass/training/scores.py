@@ -277,15 +277,11 @@ def _check(callback: Any, kind: type) -> None:
     options = [o for o in OF_TENSORBOARD if "TensorBoard" in known and getattr(callback, o)]
     if options:
         name, reason = f"TensorBoard({options[0]}=...)", "`fit` passes only metrics to it"
-    own = [] if "TensorBoard" in known else _never_called(callback, kind)
-    if own:
+    hooks = [n for n in dir(kind) if n.startswith("on_") and n not in CALLED]
+    own = [n for n in hooks if getattr(type(callback), n) is not getattr(kind, n)]
+    own += [n for n in hooks if n in vars(callback)]
+    if own and "TensorBoard" not in known:
         name = f"{name}.{own[0]}"
         reason = f"`fit` calls {', '.join(CALLED[:4])} and those of a batch"
     if reason is not None:
         raise UserError(f"`callbacks` cannot have {name}: {reason}.")
-
-
-def _never_called(callback: Any, kind: type) -> list[str]:
-    hooks = [name for name in dir(kind) if name.startswith("on_") and name not in CALLED]
-    of_class = [n for n in hooks if getattr(type(callback), n) is not getattr(kind, n)]
-    return of_class + [name for name in hooks if name in vars(callback)]

@@ -137,9 +137,9 @@ def _tile(
     The groups are known in the window around it, where it begins at `inside`; `starts` are the
     sampling indices of the first pixel in each of its rows.
     """
-    height = tf.size(starts)
-    whole = factor(groups, NONE)
-    hidden = tf.nest.map_structure(lambda part: _cut(part, inside, height, width), whole)
+    (top, left), height = tf.unstack(inside), tf.size(starts)
+    rows, columns = slice(top, top + height), slice(left, left + width)
+    hidden = tf.nest.map_structure(lambda part: part[:, rows, columns], factor(groups, NONE))
     words = noise.words(seed, tf.fill([height], row), starts, width, noise_words)[tf.newaxis]
     if not factor.draws_at_once:  # pad to whole patches; no pixel depends on the padding
         beyond = [tf.math.floormod(-side, factor.config.patch) for side in (height, width)]
@@ -147,8 +147,3 @@ def _tile(
         hidden = tf.nest.map_structure(lambda part: tf.pad(part, sides), hidden)
         words = tf.pad(words, sides)
     return sample_hidden(factor, hidden, words, temperature)[:, :height, :width]
-
-
-def _cut(part: tf.Tensor, inside: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    top, left = tf.unstack(inside)
-    return part[:, top : top + height, left : left + width]

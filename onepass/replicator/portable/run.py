@@ -80,7 +80,10 @@ def load_exported(folder: Path | str, described: dict) -> jax.export.Exported:
     def stub(*_: jax.Array) -> list[jax.Array]:
         return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
 
-    arguments = [_shape(spec) for spec in described["inputs"] + described["captured"]]
+    arguments = [
+        jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
+        for spec in (*described["inputs"], *described["captured"])
+    ]
     signature = jax.export.export(jax.jit(stub, keep_unused=True))(*arguments)
     artifact = (Path(folder) / described["artifact"]).read_bytes()
     # With the stub's gradient, `jax.grad` would return zeros; without one, it raises an error.
@@ -99,10 +102,6 @@ def read_weights(folder: Path | str, described: dict) -> dict[str, np.ndarray]:
 def on_device(arrays: Any) -> Any:
     """Commit arrays to the first device, like results, so that jit compiles only once."""
     return jax.device_put(arrays, jax.devices()[0])
-
-
-def _shape(spec: dict) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
 
 
 def averages(folder: Path | str) -> dict[str, np.ndarray]:

@@ -266,6 +266,11 @@ class Recipe(abc.ABC):
     changeable: ClassVar[Keys]  # keys of config.json that may change when a run is resumed
     keeps: ClassVar[Keys] = ()  # names of files that a run stores next to its checkpoints
 
+    @classmethod
+    def of(cls, preset: str, given: Any) -> "Recipe":
+        """Return the recipe of a preset's command-line options."""
+        return cls(preset, given.config, given.data)
+
     @property
     def rows(self) -> int:
         """Number of rows in a batch."""

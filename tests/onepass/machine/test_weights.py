@@ -18,7 +18,7 @@ from onepass.machine import machine, weights
 from onepass.machine.compiler import entry
 from onepass.machine.kernels import BFLOAT16, INT8, LANES, multiply_kind, pad_channels
 from onepass.machine.machine import StepMachine
-from onepass.machine.weights import WEIGHTS, narrow_matrix, pack_matrix, scales_of
+from onepass.machine.weights import WEIGHTS, multiples_of, pack_matrix, scales_of
 from onepass.testing import Subject, check_law
 
 NARROW = ("bfloat16", "int8")
@@ -34,6 +34,13 @@ def all_weights(monkeypatch):
 @entry
 def times(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors):
     multiply_kind(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors, y, y_stride)
+
+
+def narrow_matrix(matrix, kind):
+    """Return the float32 matrix [inputs, outputs] that products with a matrix of a kind compute."""
+    if kind == INT8:
+        return multiples_of(matrix, scales_of(matrix)) * scales_of(matrix)
+    return matrix.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
 
 
 def product(x, matrix, kind, begun=0.0):
