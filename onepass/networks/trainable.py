@@ -155,7 +155,7 @@ def _parts(part: Any) -> Iterable[Any]:
     kind = type(part)
     if attribute_of(kind, "python_function") is not None:  # a tf.function
         return [attribute_of(part, "python_function")]
-    if is_of_library(kind):
+    if kind is Watch or is_of_library(kind):  # a `Watch` reads modules of others as well
         return []
     methods = [
         method
@@ -304,9 +304,13 @@ def _is_own(kind: type) -> bool:
 
 
 def _references(function: types.FunctionType) -> Callable[[], list[Any]]:
-    """Return a reader of a function's code, defaults, and variables of closure and module."""
+    """Return a reader of a function's code, defaults, and variables of closure and module.
+
+    Modules of this library hold caches of all models, and nothing of a network.
+    """
     cells, scope = function.__closure__ or (), function.__globals__
-    names = [name for name in _globals_of(function.__code__) if name in scope]
+    is_ours = str(scope.get("__name__")).partition(".")[0] == "onepass"
+    names = [] if is_ours else [n for n in _globals_of(function.__code__) if n in scope]
 
     def read() -> list[Any]:
         found = [function.__code__, function.__defaults__, function.__kwdefaults__]

@@ -267,6 +267,24 @@ def test_an_object_that_raises_when_it_is_searched_hides_no_layer(make):
     assert list(layers_within(lambda x: held[1](x))) == [layer]
 
 
+def plain_model():
+    inputs = keras.Input([None], dtype="int32")
+    outputs = keras.layers.Dense(8)(keras.layers.Embedding(8, 4)(inputs))
+    return Autoregressive(keras.Model(inputs, outputs), Categorical(8))
+
+
+OTHERS = []
+
+
+def test_the_layers_of_a_model_are_not_those_of_others_in_its_module():
+    OTHERS.extend(plain_model() for _ in range(2))
+    table = tf.Variable(tf.zeros([8, 8]))
+    spec = tf.TensorSpec([None, None], tf.int32)
+    own = Autoregressive(lambda x: tf.gather(table, x), Categorical(8), inputs=spec)
+    assert list(layers_within(own)) == []
+    assert [type(each).__name__ for each in layers_within(OTHERS[0])] == ["Functional"]
+
+
 def test_a_network_whose_attributes_raise_key_errors_is_modelled():
     class Network(Keyed):
         def __call__(self, x):
