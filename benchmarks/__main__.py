@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.command.verbs import signals_interrupt
-from onepass.foundation.errors import FAILURE, USAGE, UserError, in_one_line
+from onepass.foundation.rules import FAILURE, USAGE, UserError, in_one_line
 
 BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens", "torch")
 ROOT = Path(__file__).parents[1]

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import report, tfp_pixelcnn
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz, write_npz, write_text
 from onepass.foundation.interrupt import StopRequest
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.loop import Listener
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import TrainingRun

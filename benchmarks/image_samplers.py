@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.draw import Draw
+from onepass.interface import Draw
 from onepass.likelihoods.noise import as_key
 from pixelcnn.config import PRESETS
 from pixelcnn.density import ImageDensity, image_words

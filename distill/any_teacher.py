@@ -10,7 +10,7 @@ import tensorflow as tf
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL, TeacherConditionals
 from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
-from onepass.foundation.arguments import check_seed
+from onepass.foundation.rules import check_seed
 from onepass.foundation.runtime import check_eager
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.distribution import with_density, with_normal

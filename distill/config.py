@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.rules import UserError, at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
 from wavenet.config import DataConfig, WaveNetConfig
 

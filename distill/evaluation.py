@@ -27,8 +27,8 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, load_teacher
 from onepass.foundation import locations
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
-from onepass.foundation.errors import UserError
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.trained import Trained

@@ -9,16 +9,15 @@ import tensorflow as tf
 
 from distill.drafts import NOISE, FlowDraft
 from distill.losses.divergence import log_density
-from onepass.draw import Draw
-from onepass.foundation.arguments import (
+from onepass.foundation.rules import (
     check_draw_length,
     check_seed,
     check_temperature,
+    must_be,
     whole_number,
 )
-from onepass.foundation.errors import must_be
 from onepass.foundation.runtime import check_compiler
-from onepass.interface import Model
+from onepass.interface import Draw, Model
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import Codec
 from onepass.model import CHUNK, Autoregressive

@@ -23,13 +23,17 @@ from distill.losses.divergence import log_density
 from distill.refinement import Refiner, refine_chunks
 from distill.residual import Condition, Prediction
 from distill.student import ParallelWaveNet
-from onepass.draw import Draw
 from onepass.foundation import locations
-from onepass.foundation.arguments import check_unmasked, whole_number
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import kind_of
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.settings import check_config, stored_config
+from onepass.foundation.rules import (
+    UserError,
+    check_config,
+    check_unmasked,
+    stored_config,
+    whole_number,
+)
+from onepass.interface import Draw
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import with_density
 from onepass.networks.any_length import pad_time

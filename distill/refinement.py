@@ -15,7 +15,7 @@ import numpy as np
 import scipy.fft
 import scipy.sparse
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import FramesInPieces, hann_window, mel_filters, mel_of, overlap_added
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import SOURCE_SIDE, StudentConfig
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import REFERENCE_HZ, Conditioner

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
 from distill.residual import Condition, ResidualDomain
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose

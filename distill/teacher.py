@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from distill.losses.divergence import TeacherConditionals
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods.distribution import with_density
 from onepass.trained import Trained
 

@@ -25,10 +25,9 @@ from distill.model import generate
 from distill.student import Flow, ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
 from onepass.foundation import locations
-from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, read_stored_weights
-from onepass.foundation.settings import defaults, to_json
+from onepass.foundation.rules import UserError, defaults, to_json
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.planning.pipeline.export import Stage
 from onepass.replicator.portable.export import named_weights

@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 import tyro
 
-from onepass.foundation.errors import in_one_line
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import in_one_line
 from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator import strategies
 from onepass.replicator.training.state import resume_variables

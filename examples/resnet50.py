@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.files import is_ignored, list_files
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError, in_one_line
 from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.state import resume_variables

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError, in_one_line
 from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.config import OptimizerConfig

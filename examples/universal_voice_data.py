@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
 

@@ -14,7 +14,6 @@ use, so help texts appear without a delay.
 
 from typing import TYPE_CHECKING
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.lazy_exports import lazy_exports
 from onepass.networks.from_torch.triton_order import follow_torch
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from onepass.compression.arrays import compress as compress
     from onepass.compression.arrays import decompress as decompress
     from onepass.evaluation import evaluate as evaluate
+    from onepass.foundation.rules import UserError as UserError
     from onepass.model import Autoregressive as Autoregressive
     from onepass.models import ModelInfo as ModelInfo
     from onepass.models import list_models as list_models
@@ -62,6 +62,7 @@ _MODULES = {
     "onepass.command.verbs": ("main",),
     "onepass.compression.arrays": ("compress", "decompress"),
     "onepass.evaluation": ("evaluate",),
+    "onepass.foundation.rules": ("UserError",),
     "onepass.likelihoods": ("likelihoods",),
     "onepass.model": ("Autoregressive",),
     "onepass.models": ("ModelInfo", "list_models", "load", "save"),
@@ -79,6 +80,6 @@ _MODULES = {
     "serving": ("Client",),
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = [*_EXPORTS, "UserError", "__version__"]
+__all__ = [*_EXPORTS, "__version__"]
 follow_torch()  # before a name of the list above imports TensorFlow
 __getattr__ = lazy_exports(__name__, _EXPORTS, prefix="")

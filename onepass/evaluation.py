@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.foundation.arguments import check_unmasked, whole_number
-from onepass.foundation.errors import UserError
 from onepass.foundation.measures import (
     MOST_ROWS,
     Measure,
@@ -19,6 +17,7 @@ from onepass.foundation.measures import (
     measure_code_lengths,
     weighted_mean,
 )
+from onepass.foundation.rules import UserError, check_unmasked, whole_number
 from onepass.interface import Model
 
 CONDITION, ELEMENTS, LENGTHS = "condition", "elements", "lengths"

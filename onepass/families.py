@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import kind_of, model_folder
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import Preset
 
 if TYPE_CHECKING:

@@ -7,18 +7,19 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from onepass.draw import OPTIONS, Draw
-from onepass.foundation.arguments import (
+from onepass.foundation.rules import (
     MOST,
+    UserError,
     check_draw_length,
     check_flag,
     check_prefix,
     check_seed,
+    must_be,
+    require,
     whole_number,
 )
-from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.runtime import check_eager
-from onepass.interface import Model
+from onepass.interface import OPTIONS, Draw, Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.conditions import (

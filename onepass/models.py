@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from onepass import families
 from onepass.bundles.manifest import folder_kind, versions_of
 from onepass.families import ModelFamily
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import FOLDERS, SHIPPED, folder, is_url, kind_of, read_spec
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import check_compiler, check_eager
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from onepass.families import ModelFamily, later, module
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import open_plain
+from onepass.foundation.rules import UserError
 
 FORMAT = 1
 METADATA, KEY = "__metadata__", "onepass"  # where a safetensors file keeps the description

@@ -18,11 +18,9 @@ from onepass.bundles.sampling import (
     scales_of,
 )
 from onepass.bundles.signature import Arrays, TensorInfo, fastest, has_named
-from onepass.draw import Draw
-from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.locations import TOKEN_VARIABLE
-from onepass.interface import collect_images, stream_images
+from onepass.foundation.rules import UserError, require, whole_number
+from onepass.interface import Draw, collect_images, stream_images
 from serving.client.calls import whole_images
 from serving.client.client import Client, server_and_name
 

@@ -23,7 +23,7 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.export import export
 from onepass.compression.arrays import compress, decompress
-from onepass.foundation.settings import takes
+from onepass.foundation.rules import takes
 from onepass.models import load, save
 from onepass.step import UnsupportedNetworkError
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onepass.foundation.errors import UserError, exit_status
+from onepass.foundation.rules import UserError, exit_status
 
 PROGRAM = "python -m onepass.torch_network"
 

@@ -5,9 +5,8 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from onepass.draw import Draw
-from onepass.foundation.errors import UserError
-from onepass.interface import Model
+from onepass.foundation.rules import UserError
+from onepass.interface import Draw, Model
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Integers, noise
 from onepass.model import Autoregressive
 from onepass.networks.conditions import NOTHING

@@ -21,11 +21,10 @@ from onepass.foundation.card import (
     measure_table,
     training_lines,
 )
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays
 from onepass.foundation.measures import EXPLAINED
 from onepass.foundation.model_folder import read_stored_model
-from onepass.foundation.settings import to_json
+from onepass.foundation.rules import UserError, to_json
 from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate

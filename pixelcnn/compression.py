@@ -22,8 +22,7 @@ from onepass.compression.conditionals import Coding, Known, Moved, table_of
 from onepass.compression.container import Container, Kind
 from onepass.compression.odds import Categorical, Mixture, tolerances
 from onepass.compression.stream import Decoder, Layout, depth_of
-from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require, whole_number
 from onepass.likelihoods.mixture import PAIRS
 from onepass.samplers.compiled import Compiled
 from pixelcnn.config import GROUPS, SOFTMAX

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
 from onepass.foundation.measures import CodeLengths, measure_code_lengths
+from onepass.foundation.rules import require
 from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods import noise
 from onepass.likelihoods.noise import Initial

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.draw import Draw
 from onepass.foundation.measures import CodeLengths, share_of, weighted_mean
 from onepass.foundation.progress import Progress, during, show_progress
+from onepass.interface import Draw
 from onepass.trained import Trained
 from pixelcnn import shipped
 from pixelcnn.config import GROUPS, dtype_of

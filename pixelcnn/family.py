@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from onepass.families import ModelFamily, later
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.locations import FOLDERS
+from onepass.foundation.rules import UserError, require
 from onepass.replicator.training.config import TrainingOptions
 from pixelcnn import shipped
 from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig, config_from

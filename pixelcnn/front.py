@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from onepass.draw import Draw
-from onepass.foundation.arguments import check_seed, check_unmasked, whole_number
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, check_seed, check_unmasked, require, whole_number
 from onepass.foundation.runtime import check_compiler, check_eager
+from onepass.interface import Draw
 from onepass.samplers import SAMPLERS
 from pixelcnn.config import AnyTrainConfig, part_names
 from pixelcnn.data.captions import encode_caption

@@ -21,9 +21,9 @@ import tensorflow as tf
 from keras import layers
 from PIL import Image
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_npz
 from onepass.foundation.measures import share_of
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network
 from onepass.training.fit import WeightsModule

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.draw import Draw
 from onepass.foundation import locations
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.settings import check_config
-from onepass.interface import collect_images, stream_images
+from onepass.foundation.rules import UserError, check_config
+from onepass.interface import Draw, collect_images, stream_images
 from onepass.likelihoods.noise import ZeroInitial, as_key
 from onepass.samplers import SAMPLERS
 from onepass.samplers.compiled import Compiled

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from onepass.draw import Draw
 from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.settings import defaults
+from onepass.foundation.rules import defaults
+from onepass.interface import Draw
 from onepass.planning.trainable import Trainable
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import PortableBatches, Recipe, Setup, TrainingRun

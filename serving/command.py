@@ -12,8 +12,8 @@ import tyro
 
 from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.manifest import MANIFEST, is_version
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import SPEC_FILE, kind_of
+from onepass.foundation.rules import UserError
 from serving.settings import NEEDED, Settings
 
 

@@ -15,8 +15,8 @@ from ray import serve
 from ray.serve import Application
 
 from onepass.bundles.bundle import Servable
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.rules import UserError, require
 from serving import observability
 from serving.engine.clients import read_tokens
 from serving.engine.fields import adapter, broken_rule

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.rules import UserError
 from serving import observability
 from serving.engine.clients import ClientSlots, client_of_address, read_tokens
 from serving.engine.registry import ModelRegistry, scan

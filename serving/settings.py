@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from onepass.foundation.errors import UserError, at_least, require
 from onepass.foundation.locations import is_loopback
+from onepass.foundation.rules import UserError, at_least, require
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (

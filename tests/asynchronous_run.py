@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from toys import Line, line_batch
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import strategies
 from onepass.replicator.strategies import asynchronous as parameter_server
 from onepass.replicator.strategies import asynchronous as servers

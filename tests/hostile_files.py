@@ -6,7 +6,7 @@ import random
 import pytest
 
 from onepass.compression.container import Container
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 MOST = 2**32 - 1
 DEEP: list = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 from toys import Line, line_batch
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.strategies.coordination import variable_scope

@@ -19,7 +19,7 @@ from runs import NEVER, TINY
 from distill import training as distillation
 from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.teacher import load_teacher
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training import training_run as recipes
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import strategies
 
 STEPS = 5

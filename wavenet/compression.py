@@ -18,7 +18,7 @@ from onepass.compression.arrays import Rows, SymbolConditionals, digest_of_netwo
 from onepass.compression.conditionals import check_table
 from onepass.compression.container import Container, Kind
 from onepass.compression.odds import narrowest_of
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.conditions import only_timed
 from wavenet.network import Network
 from wavenet.samplers.symbols import autoregressive

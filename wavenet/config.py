@@ -5,8 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from onepass.foundation.errors import at_least, require
-from onepass.foundation.settings import stored_config
+from onepass.foundation.rules import at_least, require, stored_config
 from onepass.likelihoods import registry
 from onepass.likelihoods.registry import LikelihoodName
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.measures import EXPLAINED, finite_mean
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError
 from wavenet.data import audio
 from wavenet.data.audio import recorded_frames
 from wavenet.features.frames import MelConvention, griffin_lim, mel_spectrogram

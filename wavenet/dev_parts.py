@@ -6,7 +6,7 @@ Checkpoints and settings are selected on one half, and results are reported on t
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 
 DevPart = Literal["choose", "report", "dev"]
 

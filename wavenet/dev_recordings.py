@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import first_of
+from onepass.foundation.rules import UserError
 from wavenet.data.corpus import Corpus, full_recordings
 from wavenet.dev_parts import DevPart, dev_part
 from wavenet.network import WaveNet

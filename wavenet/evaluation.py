@@ -16,11 +16,10 @@ from onepass.foundation.card import (
     measure_table,
     training_lines,
 )
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import count_noun
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
 from onepass.foundation.progress import show_progress
-from onepass.foundation.settings import changed_flags
+from onepass.foundation.rules import UserError, changed_flags, require
 from onepass.likelihoods import Codec
 from onepass.trained import Trained
 from wavenet.config import PRESETS, TrainConfig, config_from

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from onepass.families import ModelFamily, later, module
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 from onepass.replicator.training.config import TrainingOptions
 from wavenet import shipped
 from wavenet.config import PRESETS, TrainConfig, config_from

@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from onepass.draw import Draw
-from onepass.foundation.arguments import check_seed, whole_number
-from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.rules import UserError, at_least, check_seed, require, whole_number
 from onepass.foundation.runtime import check_eager
+from onepass.interface import Draw
 from wavenet.config import DataConfig
 from wavenet.data import audio
 from wavenet.features.conventions import MelConvention

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.special import expit
 
-from onepass.foundation.errors import require
+from onepass.foundation.rules import require
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import above_silence, mel_filters, mel_spectrogram
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from onepass.draw import Draw
 from onepass.foundation import locations
-from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.settings import check_config
+from onepass.foundation.rules import UserError, check_config, require, whole_number
+from onepass.interface import Draw
 from onepass.samplers import methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained

@@ -3,7 +3,7 @@
 import functools
 import importlib.util
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 OF_F0 = ("f0_within_50_cents", "f0_error_cents", "voicing_error", "residual_kurtosis")
 # {extra of this project: {measure: packages that it imports}}

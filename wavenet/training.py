@@ -15,7 +15,7 @@ from onepass.foundation import locations
 from onepass.foundation.files import Arrays, show_path
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, read_stored_model, variable_names
-from onepass.foundation.settings import defaults
+from onepass.foundation.rules import defaults
 from onepass.planning.trainable import Trainable
 from onepass.replicator import Replicator
 from onepass.replicator.training.state import TrainState

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods.distribution import with_scales
 from onepass.likelihoods.noise import Initial

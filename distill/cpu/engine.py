@@ -29,7 +29,7 @@ from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, produ
 from distill.cpu.recursion import as_compiled
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.foundation.runtime import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.noise import FOLD_LANE, KEY_PARITY

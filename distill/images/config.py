@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.rules import UserError, at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
 
 

@@ -8,7 +8,7 @@ import tyro
 
 from distill.images.config import PRESETS, FlowConfig, GuidedConfig, ImageDistillConfig
 from onepass.foundation import locations
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import TrainingOptions
 from pixelcnn.family import IMAGES, training_data
 

@@ -29,7 +29,7 @@ import tensorflow as tf
 from distill.images.config import FlowTargets
 from distill.losses import divergence
 from distill.losses.terms import Weighted, sum_weighted
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import PixelMixture
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput

@@ -22,9 +22,8 @@ import tensorflow as tf
 from distill.images.config import GuidedTargets, ImageDistillConfig
 from distill.images.flow import FILE, Features, FlowLoss, classifier_for
 from distill.teacher import digest, frozen_copy
-from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
-from onepass.foundation.settings import defaults, to_json
+from onepass.foundation.rules import UserError, defaults, to_json
 from onepass.likelihoods.noise import ZeroInitial
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun

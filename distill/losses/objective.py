@@ -19,7 +19,7 @@ from distill.losses.spectra import magnitude_loss, multi_loss, squared_loss
 from distill.losses.terms import Compared, Draw, Listed, Term, sum_terms
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.replicator import Replicator

@@ -27,8 +27,8 @@ import tensorflow as tf
 
 from distill.losses.spectra import log_mel
 from distill.losses.terms import Draw
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import Arrays, read_npz, write_npz
+from onepass.foundation.rules import UserError, require
 from onepass.likelihoods.noise import Initial
 from onepass.replicator import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import hann_window, mel_filters, num_frames
 

@@ -57,14 +57,12 @@ from onepass.bundles.signature import (
     names_of,
     without,
 )
-from onepass.draw import OPTIONS, Draw
 from onepass.families import ModelFamily, installed, known_kinds
-from onepass.foundation.arguments import check_prefix
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import read_plain
 from onepass.foundation.locations import SPEC_FILE, read_object
+from onepass.foundation.rules import UserError, check_prefix, require
 from onepass.foundation.runtime import check_process, name_for_tensorflow
-from onepass.interface import Model, collect_images, stream_images
+from onepass.interface import OPTIONS, Draw, Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState
 
 if TYPE_CHECKING:

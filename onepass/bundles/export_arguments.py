@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from onepass.bundles.formats import FormatName
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, number_of
 
 SUFFIX = ".npy"
 
@@ -43,7 +43,6 @@ def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what
 
 
 def _value(word: str) -> Any:
-    from onepass.foundation.arguments import number_of
     from onepass.foundation.files import read_npy
 
     is_file = word.endswith(SUFFIX) or Path(word).is_file()

@@ -16,10 +16,10 @@ from onepass.bundles.functions import functions
 from onepass.bundles.manifest import check_folder, folder_kind, read_key
 from onepass.families import ModelFamily
 from onepass.foundation.card import write_folder
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import replacing_folder, write_npz
 from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE, kind_of, model_folder
 from onepass.foundation.model_folder import SHARED, read_folder
+from onepass.foundation.rules import UserError, require
 
 CARD = "card.md"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights

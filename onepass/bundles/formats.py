@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 if TYPE_CHECKING:
     from onepass.bundles.function import Function

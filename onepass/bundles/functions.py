@@ -56,9 +56,8 @@ from onepass.bundles.sequence_functions import (
 )
 from onepass.bundles.signature import PLAIN, STATE, WHOLE, Signature, TensorInfo
 from onepass.bundles.sound_functions import sound_functions
-from onepass.draw import OPTIONS, Facts, choice_of, prompt_inputs
-from onepass.foundation.arguments import check_draw_length
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, check_draw_length
+from onepass.interface import OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.distribution import Distribution, pixel_channels, table_of, tempers
 from onepass.likelihoods.truncated import Choice, Truncated
 from onepass.model import Autoregressive

@@ -24,7 +24,7 @@ from onepass.bundles.function import (
     noise_infos,
 )
 from onepass.bundles.signature import PLAIN, Signature, TensorInfo, scale_name
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.portable.export import as_stablehlo, named_variables
 from onepass.trained import Trained
 from pixelcnn.config import part_names

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from onepass.bundles.errors import shorten_text
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import open_plain, read_plain
 from onepass.foundation.locations import SAVED_FILE, read_object
+from onepass.foundation.rules import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"0|[1-9][0-9]{0,17}")  # each number is written in one way

@@ -18,8 +18,8 @@ import tensorflow as tf
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sequence_functions import storable
 from onepass.bundles.signature import LENGTHS, STATE, Arrays, Signature, TensorInfo, names_of
-from onepass.draw import LISTS, OPTIONS, Draw
-from onepass.foundation.errors import require
+from onepass.foundation.rules import require
+from onepass.interface import LISTS, OPTIONS, Draw
 from onepass.likelihoods.truncated import Choice
 from onepass.model import Autoregressive
 from onepass.networks.conditions import Condition, between, by_time, is_at_rate

@@ -28,8 +28,7 @@ from onepass.bundles.sequence_functions import (
     StreamingRows,
 )
 from onepass.bundles.signature import V2_NAMES, Signature, TensorInfo, input_of
-from onepass.foundation.arguments import integer
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, integer
 from onepass.likelihoods.distribution import pixel_channels, tempers
 from onepass.model import Autoregressive
 from onepass.networks.conditions import (

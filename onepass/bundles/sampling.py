@@ -23,16 +23,17 @@ from onepass.bundles.signature import (
     names_of,
     scale_name,
 )
-from onepass.draw import LISTS, OPTIONS, Draw
-from onepass.foundation.arguments import (
+from onepass.foundation.rules import (
+    UserError,
     check_draw_length,
     check_flag,
     check_seed,
     check_unmasked,
+    dataclass_from,
+    must_be,
     whole_number,
 )
-from onepass.foundation.errors import UserError, must_be
-from onepass.interface import Model
+from onepass.interface import LISTS, OPTIONS, Draw, Model
 
 LAST_ROW = 2**31 - 1  # largest row number of a seed
 
@@ -574,7 +575,6 @@ def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
 
 def front_of(spec: Mapping[str, Any]) -> Any:
     """Return the `SoundFront` of the model that a bundle's model.json describes."""
-    from onepass.foundation.settings import dataclass_from
     from wavenet.config import DataConfig
     from wavenet.data.audio import level_of
     from wavenet.front import SoundFront

@@ -1,6 +1,6 @@
 """The inputs and outputs of a signature, conditions among them, and the check of a request.
 
-Inputs for options are made of the fields of `onepass.draw.Draw`. The input for a model's only
+Inputs for options are made of the fields of `onepass.interface.Draw`. The input for a model's only
 condition is called `condition`; with several conditions, the inputs are called `condition_NAME`. If
 the only condition has one row of floats per element of a sequence, its input is `frames`, counted
 by `num_frames`. `conditions` in model.json maps each condition's name to its input. A condition
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput, TooLarge, shorten_text
-from onepass.draw import LISTS
 from onepass.foundation.allowed_operations import (
     PROGRAM,
     calls_of,
@@ -26,8 +25,8 @@ from onepass.foundation.allowed_operations import (
     reachable_keys,
     scan_graph,
 )
-from onepass.foundation.arguments import check_seed, check_unmasked
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, check_seed, check_unmasked
+from onepass.interface import LISTS
 from onepass.networks.condition_values import Rule, check_values
 
 

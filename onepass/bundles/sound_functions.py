@@ -23,7 +23,7 @@ from onepass.bundles.sequence_functions import (
     storable,
     whole_pieces,
 )
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.conditions import only_timed
 from onepass.replicator.portable.export import named_variables
 from onepass.samplers import cached_chunk

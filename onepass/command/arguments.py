@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.rules import UserError, at_least, require
 
 NO_TYPE = r": no type matching .*{} could .* from \[('.*?')\]\. Got .*"
 REWORDED = (

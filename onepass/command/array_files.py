@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import endings, list_files, read_npy
+from onepass.foundation.rules import UserError
 from pixelcnn.data.image_file import has_transparent_colour, in_srgb
 from pixelcnn.sampling.grids import write_png
 from wavenet.data import audio

@@ -11,8 +11,8 @@ from onepass.compression import container
 from onepass.compression.arrays import kind_of
 from onepass.compression.container import Container, read_file
 from onepass.foundation import files
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import check_new, make_folder, safe_name
+from onepass.foundation.rules import UserError, require
 from onepass.models import load
 
 VERIFY = {"cheap": None, "always": True, "never": False}

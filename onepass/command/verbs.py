@@ -24,9 +24,9 @@ from onepass.command.arguments import (
     choose_argument,
     parse,
 )
-from onepass.foundation.errors import FAILURE, UserError, exit_status
 from onepass.foundation.locations import ROOT, is_url
 from onepass.foundation.progress import during
+from onepass.foundation.rules import FAILURE, UserError, exit_status
 
 if TYPE_CHECKING:
     from onepass.families import ModelFamily

@@ -23,7 +23,7 @@ from onepass.compression.stream import (
     odds_of,
     silent,
 )
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods.distribution import cumulative_of
 
 Moved = Callable[[np.ndarray], np.ndarray]

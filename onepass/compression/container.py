@@ -44,9 +44,8 @@ import numpy as np
 
 from onepass.compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from onepass.compression.stream import Advance, silent
-from onepass.foundation.arguments import check_unmasked
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError, check_unmasked, require
 from onepass.foundation.runtime import check_compiler
 
 MAGIC = b"\x89ONEP\r\n\x1a"

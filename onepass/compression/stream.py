@@ -28,7 +28,7 @@ import numba
 import numpy as np
 
 from onepass.compression.odds import REACH, Split
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.machine.compiler import compiled, entry
 
 PRECISION = 24  # bits of an integer probability

@@ -16,8 +16,8 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_plain
+from onepass.foundation.rules import UserError
 
 
 class Reach(NamedTuple):

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 if TYPE_CHECKING:
     import numpy as np

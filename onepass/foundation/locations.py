@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_plain
+from onepass.foundation.rules import UserError
 
 ROOT = Path(__file__).resolve().parents[2]  # of the packages, in a checkout or installed
 FOLDERS = {

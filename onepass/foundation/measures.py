@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import special
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 # Rows that are read of data whose end is not known; enough for a mean, and few enough to be held.
 MOST_ROWS = 2**14

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import replacing, write_text
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import name_for_tensorflow
 
 LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run was stopped

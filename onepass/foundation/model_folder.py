@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE
 from onepass.foundation.progress import say
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 
 SHARED = "shared_weights"  # in model.json: {"folder": "a", "prefix": "b/"}, b/* are only in ../a

@@ -14,9 +14,8 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import Arrays, make_folder, read_json, read_npz, write_npz, write_text
-from onepass.foundation.settings import complete_settings, differences
+from onepass.foundation.rules import UserError, complete_settings, differences, require
 
 if TYPE_CHECKING:
     from onepass.foundation.metrics import MetricsLog

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 COLDEST = 1e-6  # smallest temperature above 0

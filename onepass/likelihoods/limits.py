@@ -1,6 +1,6 @@
 """Limits on the settings of likelihoods, which configurations check without TensorFlow."""
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 
 MAX_LEVELS = 2**22  # above this, the values of some adjacent levels are equal in float32
 MAX_COMPANDED_LEVELS = 2**16  # above this, the values of some companded levels are equal in float32

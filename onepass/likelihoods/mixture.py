@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import gaussian
 from onepass.likelihoods import noise as counter_noise

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import check_seed, integer
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import check_seed, integer, must_be
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA

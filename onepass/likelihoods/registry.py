@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from onepass import likelihoods
-from onepass.foundation.errors import must_be
-from onepass.foundation.settings import choices
+from onepass.foundation.rules import choices, must_be
 from onepass.likelihoods.limits import (
     MAX_COMPANDED_LEVELS,
     MAX_LEVELS,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.codec import Real

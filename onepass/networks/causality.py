@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.any_length import any_length, pad_timed
 from onepass.networks.conditions import is_at_rate, random_tensor, shape_at, specs_at
 from onepass.networks.length_limits import DERIVED, Tables, derive_step

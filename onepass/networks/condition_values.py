@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.foundation.arguments import check_unmasked
+from onepass.foundation.rules import check_unmasked
 
 Shape = tuple[int | None, ...]
 

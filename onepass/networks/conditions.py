@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be, whole_number
 from onepass.networks.condition_values import Rule, check_values
 from onepass.networks.trainable import attribute_of
 from onepass.prefix_state import digest_of

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import check_unmasked
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import check_unmasked, must_be
 from onepass.foundation.runtime import check_eager
 from onepass.likelihoods.codec import Codec, default_codec
 from onepass.likelihoods.distribution import Distribution, is_of_tokens, pixel_channels

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.conditions import Frames, KerasInputs, Specs, as_specs, shape_at
 from onepass.networks.elements import Layout

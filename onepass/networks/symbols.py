@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution, pixel_channels

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 
 PLOTS = (".png", ".pdf", ".svg")
 PORTABLE, SERVERS = "portable", "parameter_server"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import count_noun, replacing, write_text
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from onepass.planning.measurement import Run, Store, assign_durations, this_machine
 from onepass.planning.pipeline.schedule import Stages, pipeline_steps

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, must_be
+from onepass.foundation.rules import UserError, must_be
 
 _NEIGHBOURS = 3  # calls shown before and after the first difference
 # TensorFlow's messages about different shapes, between workers and between a worker's devices.

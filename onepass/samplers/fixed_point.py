@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import recalling
 from onepass.networks.conditions import NOTHING, Condition

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.rules import require
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
 from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Condition, between, first_state, rows

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 
-from onepass.foundation.settings import to_json
+from onepass.foundation.rules import to_json
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
 from onepass.replicator.training.training_run import train_network

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import tyro
 
 from distill.model import load as load_model
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.speech.evaluation import measure_speech
 from onepass.speech.examples import examples, prepare_corpus
 from onepass.speech.train import write

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import scipy.fft
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import in_threads
 from onepass.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
 from wavenet.data.corpus import Corpus, Prepared, prepare

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 from xml.parsers import expat
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.speech.phonemes import (
     COMMA,
     ENDINGS,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 US_ENGLISH = tomllib.loads(Path(__file__).with_name("us_english.toml").read_text("utf-8"))
 ALWAYS_MID_SENTENCE = US_ENGLISH["abbreviations"]["always_mid_sentence"]

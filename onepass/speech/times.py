@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_text
+from onepass.foundation.rules import UserError
 from onepass.speech.markup import IPA, ipa_word
 from onepass.speech.phonemes import PRIMARY, SECONDARY, Phoneme, TextError, pronounce_words
 from onepass.speech.voice import Reading

@@ -10,12 +10,11 @@ import numpy as np
 import tyro
 
 from distill.model import load as load_model
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import replacing_folder, write_npz, write_text
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.progress import in_time
+from onepass.foundation.rules import UserError, require, to_json
 from onepass.foundation.runtime import machine_name
-from onepass.foundation.settings import to_json
 from onepass.speech.density_training import DensityConfig, train_density
 from onepass.speech.evaluation import frame_measures, measure_speech, variance_corrections
 from onepass.speech.examples import Example, examples, prepare_corpus

@@ -11,8 +11,8 @@ import tensorflow.experimental.numpy as tnp
 
 from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import averages, best_or_newest
+from onepass.foundation.rules import to_json
 from onepass.foundation.run_directory import RunDirectory
-from onepass.foundation.settings import to_json
 from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome

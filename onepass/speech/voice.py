@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz
-from onepass.foundation.settings import dataclass_from
+from onepass.foundation.rules import UserError, dataclass_from
 from onepass.speech.frame_density import STATISTICS, draw_differences, initial_density, no_pause
 from onepass.speech.network import (
     Networks,

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.networks.any_length import length_of, pad_timed
 from onepass.networks.conditions import Frames, Specs, is_at_rate, specs_at
 from onepass.networks.network import one_line_errors

@@ -41,8 +41,8 @@ from onepass.foundation.allowed_operations import (
     ordered_functions,
     reachable_keys,
 )
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import open_plain, read_plain
+from onepass.foundation.rules import UserError
 from onepass.step.replay import (
     BRANCHING,
     CALLS,

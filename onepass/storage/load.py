@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.locations import read_spec
+from onepass.foundation.rules import UserError, must_be
 from onepass.likelihoods.codec import Real
 from onepass.likelihoods.noise import Int, as_key
 from onepass.model import Autoregressive

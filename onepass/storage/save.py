@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.files import make_folder, sweep, write_errors, write_text
 from onepass.foundation.locations import PROGRAM_FOLDERS, SAVED_FILE, program_name
+from onepass.foundation.rules import UserError, must_be, whole_number
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import (
     Distribution,

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import check_unmasked
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, check_unmasked
 from onepass.likelihoods.codec import Codec
 from onepass.networks.elements import (
     Layout,

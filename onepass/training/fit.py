@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from onepass.foundation.arguments import check_flag, check_seed, whole_number
+from onepass.foundation.rules import check_flag, check_seed, defaults, takes, whole_number
 from onepass.foundation.runtime import check_compiler, check_eager
-from onepass.foundation.settings import defaults, takes
 from onepass.likelihoods.codec import Codec
 from onepass.model import Autoregressive
 from onepass.networks.conditions import check_conditions

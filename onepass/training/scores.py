@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.measures import ends, limit_rows
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.batches import Batch, GlobalBatchLoss
 from onepass.replicator.training.loop import Evaluate, Listener
 from onepass.replicator.training.state import LossFn, TrainState

@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 MAX_CAPTION_CHARACTERS = 200
 ALPHABET = " " + string.ascii_lowercase + string.digits + string.punctuation

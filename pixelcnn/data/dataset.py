@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
 from onepass.foundation.files import show_path
+from onepass.foundation.rules import require
 from onepass.replicator.training.batches import as_dataset
 from pixelcnn.data.batch_sampling import (
     Arrays,

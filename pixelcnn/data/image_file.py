@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import show_path
+from onepass.foundation.rules import UserError
 from pixelcnn.config import ImageRules, dtype_of
 
 EIGHT = 8

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import endings, list_files, show_path, some, unread
+from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import in_threads
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import (

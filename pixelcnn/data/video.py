@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import count_noun
+from onepass.foundation.rules import UserError
 from pixelcnn.config import ImageRules
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import fit_levels

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.noise import Initial
 from pixelcnn.config import ConditioningConfig

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised

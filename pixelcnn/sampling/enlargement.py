@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
 from pixelcnn.config import GROUPS

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import stamina
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # pause between two attempts
 Answer = TypeVar("Answer")

@@ -11,9 +11,8 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.manifest import name_problem
 from onepass.bundles.signature import PLAIN, Arrays, TensorInfo, checked_seeds
-from onepass.foundation.arguments import check_seed, whole_number
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import check_address, is_loopback
+from onepass.foundation.rules import UserError, check_seed, whole_number
 from serving.client import calls
 
 if TYPE_CHECKING:

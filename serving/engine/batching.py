@@ -16,8 +16,8 @@ import numpy as np
 
 from onepass.bundles import errors
 from onepass.bundles.signature import STATE, Arrays, Signature, counted_inputs
-from onepass.draw import LISTS
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
+from onepass.interface import LISTS
 from serving.engine.clients import FairShares, RequestOrder, current_client
 from serving.observability import Metrics, request_id
 from serving.settings import Settings

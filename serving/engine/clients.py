@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from onepass.bundles.errors import Cancelled, DeadlineExceeded, Unauthorized
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.rules import UserError
 from serving.settings import Settings
 
 MIN_CHARACTERS = 16

@@ -13,7 +13,7 @@ import pydantic
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import Arrays, Signature, TensorInfo, input_info
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 
 SHOWN_CHARACTERS = 80
 MAX_NAME_CHARACTERS = 200

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from onepass.bundles import manifest
 from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import DeadlineExceeded, NotFound, NotReady, ServingError, shorten_text
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.engine.clients import run_to_future
 from serving.engine.prefix_states import StateCache
 from serving.engine.served_model import ServedModel

@@ -15,7 +15,7 @@ from onepass.bundles import errors
 from onepass.bundles.bundle import Servable
 from onepass.bundles.sampling import check_rows
 from onepass.bundles.signature import MADE, PLAIN, WHOLE, Arrays, Signature
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving import observability
 from serving.engine.batching import LARGE_BYTES, Batcher, Padding
 from serving.engine.clients import PROCESSORS, ClientSlots, Use, current_client

@@ -22,7 +22,7 @@ from onepass import speech
 from onepass.bundles.errors import InvalidInput, NotFound, NotReady, TooLarge
 from onepass.bundles.sampling import check_convention, check_speaker
 from onepass.bundles.signature import PLAIN, Signature
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.speech import phonemes
 from serving.engine.clients import run_in_turn
 from serving.engine.fields import Fields, Name, Seed, base64_bytes, excerpt, json_tensor

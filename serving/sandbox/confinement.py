@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 LIBRARY = "libseccomp.so.2"
 NOTIFY = 0x7FC00000  # SCMP_ACT_NOTIFY

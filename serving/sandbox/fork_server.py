@@ -30,7 +30,7 @@ import numpy as np
 from onepass.bundles import bundle
 from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.signature import V2_DTYPES, Arrays
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.sandbox import confinement
 from serving.sandbox.confinement import confine
 

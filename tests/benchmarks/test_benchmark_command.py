@@ -17,7 +17,7 @@ import onepass.command.verbs
 from benchmarks import report
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.report import Benchmark, Row
-from onepass.foundation.errors import FAILURE, UserError, exit_status
+from onepass.foundation.rules import FAILURE, UserError, exit_status
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.terms import Compared
 from onepass.bundles.manifest import write_manifest
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.likelihoods.codec import MuLaw
 from onepass.model import Autoregressive

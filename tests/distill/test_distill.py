@@ -22,8 +22,8 @@ from distill.config import PRESETS, ClipConfig, DistillConfig, LossConfig, Stude
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
 from distill.training import HealthMetrics, collapse_warnings
-from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train

@@ -13,7 +13,7 @@ from students import student_of
 from distill import model as models
 from distill.any_teacher import flow_student
 from distill.config import DistillConfig
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Gaussian, LogisticMixture, noise
 from onepass.model import Autoregressive
 from onepass.trained import Trained

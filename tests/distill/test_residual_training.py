@@ -12,7 +12,7 @@ from distill import evaluation, training
 from distill import model as models
 from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.teacher import WaveNetDensity, load_teacher
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable
 from onepass.replicator.portable.manifest import read_manifest

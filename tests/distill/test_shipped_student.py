@@ -11,7 +11,7 @@ from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass.command import quickstart, unseen_networks
 from onepass.foundation import locations as shipped_students
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus
 from wavenet.evaluation import dev_corpus

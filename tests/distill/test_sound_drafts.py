@@ -16,7 +16,7 @@ from vocoders import SMALL, vocoder_with
 from distill.config import StudentConfig
 from distill.model import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import LogisticMixture, codec, noise
 from onepass.samplers.speculative import (
     Address,

@@ -17,7 +17,7 @@ from onepass.command.verbs import main
 from onepass.compression.arrays import Rows, SymbolConditionals, digests_of_model
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import Container, checksum_of, read
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 pytest.importorskip("constriction")
 HEADER = 120  # bytes of a file that are not the stream's

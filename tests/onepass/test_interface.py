@@ -11,8 +11,7 @@ from causal_networks import token_network, wave_network
 import onepass
 from distill.model import StudentSampler
 from onepass.bundles.bundle import Bundle
-from onepass.draw import Draw
-from onepass.interface import Model
+from onepass.interface import Draw, Model
 from onepass.likelihoods import Categorical
 from onepass.remote_model import RemoteModel
 from onepass.trained import Trained

@@ -13,8 +13,8 @@ from processes import ROOT
 
 import onepass
 from onepass.bundles.bundle import Bundle
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import SHIPPED
+from onepass.foundation.rules import UserError
 from onepass.models import family_of
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images

@@ -12,7 +12,7 @@ from networks import condition_of, network_of
 from vocoders import vocoder_of
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Categorical, Integers
 from onepass.model import Autoregressive
 from onepass.samplers.sampling import Samplers

@@ -16,7 +16,7 @@ import tensorflow as tf
 from causal_networks import token_network, wave_network
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.client.calls import ClientError
 from wavenet.data import audio
 

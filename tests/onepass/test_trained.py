@@ -6,7 +6,7 @@ import sound_bundles
 from image_densities import model_of
 
 import onepass
-from onepass.draw import Draw
+from onepass.interface import Draw
 from onepass.trained import Trained
 
 SOUNDS = ("softmax, frames", "mixture, context, speakers", "plain", "plain, speakers")

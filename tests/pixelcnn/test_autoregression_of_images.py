@@ -7,8 +7,8 @@ import tensorflow as tf
 from marks import some_slow
 
 import onepass
-from onepass.draw import Draw
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
+from onepass.interface import Draw
 from pixelcnn.autoregression import autoregressive
 from pixelcnn.config import OutputConfig
 from pixelcnn.model import ImageSampler

@@ -10,7 +10,7 @@ from PIL import Image
 from runs import eagerly
 
 import onepass
-from onepass.draw import Draw
+from onepass.interface import Draw
 from onepass.likelihoods import PixelMixture
 from pixelcnn import training
 from pixelcnn.density import ImageDensity

@@ -11,8 +11,8 @@ from made_once import own_folder
 from PIL import Image
 
 import onepass
-from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import LoopConfig
 from pixelcnn.config import (
     DataConfig,

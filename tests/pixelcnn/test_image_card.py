@@ -15,8 +15,8 @@ from runs import eagerly
 
 import onepass
 from onepass.foundation.card import ExportArguments, origin, write_folder
-from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import training_seconds
+from onepass.foundation.rules import UserError
 from pixelcnn import card
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate

@@ -19,9 +19,8 @@ from PIL import Image
 
 import onepass
 from onepass.command.sample import images as image_samples
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, to_json
 from onepass.foundation.run_directory import RunDirectory
-from onepass.foundation.settings import to_json
 from pixelcnn import model as models
 from pixelcnn import training
 from pixelcnn.config import PRESETS, MultiscaleTrainConfig, config_from, part_names, sizes_between

@@ -14,9 +14,9 @@ from marks import some_slow
 from scipy import special
 
 import onepass
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz, write_npz
 from onepass.foundation.model_folder import SHARED, save
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 from pixelcnn import measures, shipped
 from pixelcnn.data.dataset import ImageDataset

@@ -10,8 +10,8 @@ import scipy.linalg
 from image_runs import CLASSES, DEV, dev_of, images, model, run, toys
 
 import onepass
-from onepass.foundation.errors import UserError
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError
 from pixelcnn import measures, shipped
 from pixelcnn.config import ImageRules
 from pixelcnn.data.corpus import ImageSet, read_corpus, read_dev

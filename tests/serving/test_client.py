@@ -26,7 +26,7 @@ from serve_load import until
 
 import onepass
 from onepass import remote_model
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.remote_model import RemoteModel
 from pixelcnn.data.captions import encode_caption
 from serving import Client

@@ -22,7 +22,7 @@ from examples.own_distribution import LEVELS
 from onepass import likelihoods
 from onepass.bundles import export, functions, own_functions
 from onepass.bundles.errors import InvalidInput
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.storage.save import difference
 
 SHORT = 8

@@ -15,7 +15,7 @@ from serve_load import until
 
 from onepass.bundles.errors import DeadlineExceeded
 from onepass.bundles.manifest import VERSION_RULE
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.remote_model import RemoteModel
 from serving import Client
 from serving.engine.registry import ModelRegistry

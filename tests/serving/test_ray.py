@@ -9,7 +9,7 @@ import tempfile
 import pytest
 from processes import ROOT
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 ray_app = pytest.importorskip("serving.ray_app", reason="Ray is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # Ray takes its time

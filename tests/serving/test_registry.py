@@ -18,7 +18,7 @@ import serving
 from onepass.bundles.errors import DeadlineExceeded, NotFound, NotReady, TooLarge
 from onepass.bundles.manifest import NAME_RULE, VERSION_RULE, check_folder
 from onepass.bundles.signature import Signature
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.client.client import server_and_name
 from serving.engine.registry import ModelRegistry, scan
 from serving.engine.served_model import ServedModel

@@ -15,7 +15,7 @@ from fake_bundle import HOP, FakeSound
 from serve_load import until
 
 from onepass.bundles.errors import InvalidInput, NotReady
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.engine.registry import ModelRegistry, bundle_loader
 from serving.sandbox.confinement import SPARE_THREADS, most_threads
 from serving.sandbox.fork_server import DTYPES, LENGTH, BadMessage, receive, send

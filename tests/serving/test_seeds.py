@@ -14,8 +14,7 @@ import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import checked_seeds
-from onepass.foundation.arguments import check_seed
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, check_seed
 
 SEEDS = (0, 7, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1)
 SAME = (np.int8(7), np.int64(7), np.uint64(7), np.array(7))

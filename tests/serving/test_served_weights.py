@@ -19,8 +19,8 @@ from serve_command import ready
 import onepass
 from onepass.bundles import bundle as bundles
 from onepass.bundles.errors import InvalidInput
-from onepass.draw import Draw
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
+from onepass.interface import Draw
 from onepass.machine import weights
 from onepass.remote_model import RemoteModel
 from serving.engine.served_model import ServedModel

@@ -7,7 +7,7 @@ from networks import condition_of, levels_of, network_of
 from vocoders import frames_of, vocoder_of
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.machine import weights
 from onepass.trained import Trained
 from wavenet.config import DataConfig

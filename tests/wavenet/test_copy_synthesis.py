@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet.copy_synthesis import (
     baselines,
     compare,

@@ -19,10 +19,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vocoders import vocoder_of
 
 import onepass
-from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.model_folder import averages, variable_names
-from onepass.foundation.settings import to_json
+from onepass.foundation.rules import UserError, to_json
 from onepass.replicator.training import training_run as recipes
 from onepass.replicator.training.loop import DONE
 from wavenet import training

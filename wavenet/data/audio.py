@@ -23,9 +23,8 @@ import numpy as np
 import soundfile
 import soxr
 
-from onepass.foundation.arguments import check_unmasked
-from onepass.foundation.errors import must_be
 from onepass.foundation.files import replacing
+from onepass.foundation.rules import check_unmasked, must_be
 from wavenet.data.decoding import AudioError, SoundFile, Stamp, reason_of
 from wavenet.features.frames import FramesInPieces
 

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import numpy as np
 import soundfile
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import show_path
+from onepass.foundation.rules import UserError
 from wavenet.optional_packages import is_installed
 
 BLOCK_SAMPLES = 1 << 18

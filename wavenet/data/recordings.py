@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import (
     count_noun,
     endings,
@@ -24,6 +23,7 @@ from onepass.foundation.files import (
     unread,
     write_text,
 )
+from onepass.foundation.rules import UserError, require
 from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
 from wavenet.data.audio import SUFFIXES, AudioError

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.rules import UserError, at_least, require
 
 FIXED = {
     "window": "periodic hann",

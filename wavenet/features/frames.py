@@ -13,7 +13,7 @@ import numpy as np
 import scipy.fft
 import scipy.sparse
 
-from onepass.foundation.errors import UserError, must_be
+from onepass.foundation.rules import UserError, must_be
 from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.optional_packages import require
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 from onepass.likelihoods import noise
 from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Condition, only_timed

@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 
 from onepass.command.sample.drawing import ArrayDrawing, Drawing, write_out
-from onepass.draw import OPTIONS, Draw
-from onepass.foundation.errors import UserError
 from onepass.foundation.locations import is_url
-from onepass.foundation.settings import entries_of
+from onepass.foundation.rules import UserError, entries_of
+from onepass.interface import OPTIONS, Draw
 from pixelcnn.config import SamplerName
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.bundles.errors import ServingError
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import check_new, count_noun, make_folder
 from onepass.foundation.progress import Progress
+from onepass.foundation.rules import UserError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from onepass.command.sample.drawing import Drawing
-from onepass.draw import Draw
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import count_noun, read_npy
+from onepass.foundation.rules import UserError, require
+from onepass.interface import Draw
 from pixelcnn.config import ImageRules
 from pixelcnn.data.image_file import EIGHT, ImageError, read_image, rescale_levels
 from pixelcnn.data.video import read_episodes

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from onepass.command.sample.drawing import Drawing
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import read_npy, safe_name
+from onepass.foundation.rules import UserError, require
 from onepass.speech.markup import Ssml, is_ssml, note_on_markup
 from wavenet import shipped
 from wavenet.data import audio

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.from_torch.network import TorchNetwork
 
 

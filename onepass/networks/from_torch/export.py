@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.from_torch.graph import DTYPES, Graph, Input
 from onepass.networks.from_torch.tracing import Axes, as_operations, graph_of
 from onepass.networks.from_torch.triton_order import import_triton

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import make_folder, replacing, write_text
+from onepass.foundation.rules import UserError
 
 KINDS = ("elements", "condition", "memory", "frames")
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")

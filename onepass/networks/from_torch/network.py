@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.conditions import Frames, Memory
 from onepass.networks.from_torch.graph import (
     Block,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.networks.from_torch import graph as neutral
 from onepass.networks.from_torch.graph import Block, Graph, Input, Node, Tensor
 

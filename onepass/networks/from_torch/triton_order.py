@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 
 def import_triton() -> None:

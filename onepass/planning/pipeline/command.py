@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.planning.pipeline.schedule import Durations, Simulation, compare
 
 if TYPE_CHECKING:

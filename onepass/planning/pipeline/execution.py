@@ -10,8 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import read_npz
+from onepass.foundation.rules import UserError, require
 from onepass.planning.pipeline.schedule import (
     GRADIENT,
     KEPT,

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from onepass.foundation.errors import UserError, must_be, require
+from onepass.foundation.rules import UserError, must_be, require
 from onepass.replicator.portable.layouts.simulation import COMPUTE, Event, Network, Timeline
 
 KINDS = ("F", "B", "W")

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onepass.foundation.errors import UserError, require
 from onepass.foundation.interrupt import StopRequest
+from onepass.foundation.rules import UserError, require
 from onepass.replicator.launch import reaper as reaper
 from onepass.replicator.launch import tf_config
 

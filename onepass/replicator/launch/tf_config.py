@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.rules import UserError, require
 
 KINDS = ("chief", "worker", "ps")
 OWN_PROGRAM, TRAINING_VERBS = "onepass", ("train", "distill")

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import make_folder, read_json, write_text
+from onepass.foundation.rules import UserError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 RUNNER = "onepass_run"  # another name than `onepass`, which the copies must not hide
 # The modules that run.py imports, which need only JAX and NumPy.
 COPIED = (
-    *("foundation/errors", "foundation/files", "foundation/interrupt", "foundation/run_directory"),
-    *("foundation/settings", "replicator/portable/manifest"),
+    *("foundation/files", "foundation/interrupt", "foundation/rules", "foundation/run_directory"),
+    "replicator/portable/manifest",
     *(f"replicator/portable/layouts/{each}" for each in ("devices", "layout", "search")),
     "replicator/portable/layouts/simulation",
 )

@@ -26,9 +26,9 @@ from typing import Any
 import jax.export
 import numpy as np
 
-from onepass.foundation.errors import UserError, exit_status
 from onepass.foundation.files import Arrays, read_npz
 from onepass.foundation.interrupt import SIGNALS, StopRequest
+from onepass.foundation.rules import UserError, exit_status
 from onepass.foundation.run_directory import Checkpoints, check_arrays
 from onepass.replicator.portable.layouts import devices
 from onepass.replicator.portable.manifest import read_manifest

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, first_line
+from onepass.foundation.rules import UserError, first_line
 from onepass.replicator import collectives
 from onepass.replicator.launch.tf_config import read_tf_config
 from onepass.replicator.strategies.asynchronous import ParameterServerReplicator

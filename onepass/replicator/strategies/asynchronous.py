@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.launch.tf_config import Task, read_tf_config
 from onepass.replicator.strategies import base

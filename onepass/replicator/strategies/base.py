@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, must_be
+from onepass.foundation.rules import UserError, must_be
 from onepass.replicator import collectives
 from onepass.replicator.collectives import CollectiveOrderError, CollectiveRecord, call_text
 

@@ -22,8 +22,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
-from onepass.foundation.errors import FAILURE, UserError
 from onepass.foundation.progress import during, telling
+from onepass.foundation.rules import FAILURE, UserError
 from onepass.replicator.launch.tf_config import KINDS, Task
 from onepass.replicator.strategies.base import Replicator
 

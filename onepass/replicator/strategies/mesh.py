@@ -21,8 +21,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 from tensorflow.python.ops import resource_variable_ops
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import first_of
+from onepass.foundation.rules import UserError
 from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.strategies import base
 from onepass.replicator.strategies.asynchronous import recorded_read

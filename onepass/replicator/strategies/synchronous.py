@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, first_line
+from onepass.foundation.rules import UserError, first_line
 from onepass.replicator import collectives
 from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.launch.tf_config import Task, read_tf_config

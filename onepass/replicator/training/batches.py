@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be
+from onepass.foundation.rules import must_be
 
 Batch = dict[str, tf.Tensor]
 PARALLEL_BATCHES = 2

@@ -6,8 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from onepass.foundation.errors import UserError, at_least, require
-from onepass.foundation.settings import complete_settings, dataclass_from
+from onepass.foundation.rules import UserError, at_least, complete_settings, dataclass_from, require
 
 Config = TypeVar("Config")
 

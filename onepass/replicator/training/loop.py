@@ -15,10 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.interrupt import SIGNALS, StopRequest
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.progress import Progress, duration, during
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import NoMetricsLog, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator, coordination

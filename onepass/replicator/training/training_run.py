@@ -27,8 +27,8 @@ import tensorflow as tf
 
 from onepass.foundation.files import make_folder
 from onepass.foundation.metrics import MetricsLog
+from onepass.foundation.rules import to_json
 from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
-from onepass.foundation.settings import to_json
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator
 from onepass.replicator.strategies.coordination import barrier, variable_scope

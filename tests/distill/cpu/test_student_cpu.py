@@ -19,7 +19,7 @@ from distill.cpu import kernels
 from distill.cpu.engine import TILE_ROWS, FlowEngine, compile_kernels, noise_words, pack, run_tiles
 from distill.residual import Condition
 from distill.student import ParallelWaveNet
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import noise as counter_noise
 from wavenet.features.conventions import MelConvention
 from wavenet.front import Request

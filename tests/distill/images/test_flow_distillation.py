@@ -21,7 +21,7 @@ from distill.images.flow import (
     conditionals,
 )
 from onepass.foundation.card import ExportArguments, write_folder
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import PixelMixture
 from onepass.likelihoods.codec import value_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig

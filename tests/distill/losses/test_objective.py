@@ -9,8 +9,7 @@ from students import clips, objective_of
 
 from distill.config import LossConfig
 from distill.losses import objective
-from onepass.foundation.errors import UserError
-from onepass.foundation.settings import stored_config, to_json
+from onepass.foundation.rules import UserError, stored_config, to_json
 
 TOY = """
 import tensorflow as tf

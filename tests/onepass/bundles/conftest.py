@@ -17,8 +17,7 @@ class Without:
         room = ".".join(name.split(".")[:2])
         if floor in ("wavenet", "pixelcnn", "distill") or room == "onepass.likelihoods":
             raise ImportError(name, name=floor)
-        runs = ("arguments", "errors", "lazy_exports", "settings", "files", "locations")
-        runs += ("allowed_operations", "runtime")
+        runs = ("rules", "lazy_exports", "files", "locations", "allowed_operations", "runtime")
         allowed = tuple(f"onepass.foundation.{each}" for each in runs)
         # What a family has, of which the bundle's kind is asked; nothing that trains.
         allowed += ("onepass.replicator.training.config",)

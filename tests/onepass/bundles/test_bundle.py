@@ -23,7 +23,7 @@ from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.manifest import files_of
 from onepass.bundles.signature import Signature, TensorInfo, check, example
 from onepass.foundation.allowed_operations import ALLOWED, RESTORING, SAVING
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.portable.export import serialize_text
 
 # What a signature lets through

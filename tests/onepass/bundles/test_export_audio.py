@@ -24,7 +24,7 @@ import serving
 from onepass.bundles.bundle import Bundle
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import PLAIN
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet.data import audio
 from wavenet.data.audio import at_recorded_level, recorded_frames
 

@@ -22,9 +22,9 @@ from onepass.bundles.manifest import verify
 from onepass.bundles.sequence_functions import sequence_functions
 from onepass.bundles.signature import PLAIN
 from onepass.bundles.sound_functions import StreamingTeacher, streaming_model
-from onepass.draw import Draw
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz
+from onepass.foundation.rules import UserError
+from onepass.interface import Draw
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.manifest import manifest_of, read_manifest
 from pixelcnn.data.captions import encode_caption

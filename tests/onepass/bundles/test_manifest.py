@@ -8,7 +8,7 @@ import pytest
 
 import onepass
 from onepass.bundles.manifest import MANIFEST, files_of, folder_kind, verify, write_manifest
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from own_models import (
 
 import onepass
 from onepass.bundles.errors import InvalidInput
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.machine import weights
 
 

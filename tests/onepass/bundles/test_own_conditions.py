@@ -14,7 +14,7 @@ import onepass
 import serving
 from onepass import likelihoods
 from onepass.bundles.errors import InvalidInput
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.remote_model import RemoteModel
 
 LENGTH, SEED, NUM = 30, 5, 3

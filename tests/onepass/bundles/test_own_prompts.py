@@ -15,7 +15,7 @@ from own_models import LONGEST, bundle, model, ran, row_of, rows_of, tokens
 import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 LENGTH, SEED, NUM = 40, 5, 3
 

@@ -11,7 +11,7 @@ import pytest
 import serving
 from onepass.bundles.bundle import FIELDS, OF_IMAGES, OF_SEQUENCES, OF_SOUND, check_own_spec
 from onepass.bundles.signature import Signature
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.engine.registry import ModelRegistry
 from serving.settings import Settings
 

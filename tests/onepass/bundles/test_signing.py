@@ -23,7 +23,7 @@ from onepass.bundles.manifest import (
     verify,
     write_manifest,
 )
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from serving.engine.registry import bundle_loader
 from serving.settings import Settings
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 import onepass
 from onepass.command.verbs import main
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 BITS = 1 / np.log(2.0)
 pytestmark = pytest.mark.usefixtures("loaded_once")

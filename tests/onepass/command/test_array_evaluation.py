@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 ROWS = np.random.default_rng(0).integers(0, 16, [10, 6]).astype(np.int32)
 CONDITION = np.random.default_rng(1).normal(size=[10, 6, 3]).astype(np.float32)

@@ -18,7 +18,7 @@ from onepass.compression.arrays import (
     kind_of,
 )
 from onepass.compression.container import read
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 pytest.importorskip("constriction")
 

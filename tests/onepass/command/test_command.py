@@ -15,7 +15,7 @@ import distill.config
 import onepass
 import onepass.command.verbs
 from onepass.command.sample.sound import SoundHere
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from pixelcnn.config import PRESETS as IMAGE_PRESETS
 from wavenet import training
 from wavenet.config import PRESETS

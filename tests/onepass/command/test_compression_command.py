@@ -16,7 +16,7 @@ from onepass.command import compression_command
 from onepass.command.array_files import FILES, rows_of
 from onepass.command.verbs import main
 from onepass.compression.container import Container, Kind, read
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet.data import audio, decoding
 
 

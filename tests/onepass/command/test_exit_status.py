@@ -11,7 +11,7 @@ from processes import ROOT
 
 import onepass
 from onepass.command import verbs as command
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 

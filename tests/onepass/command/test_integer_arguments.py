@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import onepass
 from onepass.bundles.errors import ServingError
-from onepass.foundation.arguments import check_flag, integer
+from onepass.foundation.rules import check_flag, integer
 
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12) % 16
 WAVES = np.zeros([8, 12], np.float32)

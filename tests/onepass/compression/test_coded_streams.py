@@ -11,7 +11,7 @@ from scipy import special
 from onepass.compression import stream
 from onepass.compression.odds import Categorical, Mixture
 from onepass.compression.stream import Decoder, Encoder, Layout, alone, depth_of, odds_of
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 COMPONENTS = 3
 

@@ -10,7 +10,7 @@ from hostile_files import MOST
 
 from onepass.compression import container
 from onepass.compression.container import MAGIC, Container, read, read_for
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 DIGEST = bytes(range(16))
 HEAD = struct.Struct("<8sHB16sII4III")

@@ -10,7 +10,7 @@ from onepass import likelihoods
 from onepass.compression import odds
 from onepass.compression.odds import Categorical, Mixture
 from onepass.compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 FEW, MANY = 256, 65536
 DISTRIBUTIONS = {

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import replacing_folder
+from onepass.foundation.rules import UserError
 
 
 def write(folder, text):

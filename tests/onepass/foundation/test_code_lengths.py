@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.measures import measure_code_lengths
+from onepass.foundation.rules import UserError
 
 BATCHES = [np.log([[0.5, 0.25], [1.0, 1.0]]), np.log([[0.125, 0.5]])]  # of 2 elements each
 

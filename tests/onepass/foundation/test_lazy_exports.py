@@ -12,7 +12,7 @@ PACKAGES = (
     *("onepass.networks", "onepass.compression", "distill", "distill.losses", "onepass"),
     *("onepass.likelihoods", "pixelcnn", "pixelcnn.data", "pixelcnn.networks", "serving"),
     *("pixelcnn.sampling", "onepass.replicator", "onepass.replicator.launch.command", "wavenet"),
-    *("onepass.foundation.errors", "onepass.foundation.progress", "wavenet.features"),
+    *("onepass.foundation.rules", "onepass.foundation.progress", "wavenet.features"),
     "onepass.replicator.training.config",
 )
 LAZY = ("onepass.likelihoods", "onepass", "onepass.replicator", "serving")

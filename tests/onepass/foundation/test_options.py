@@ -1,4 +1,4 @@
-"""`onepass.foundation.settings`: the options of a function that are a dataclass's fields."""
+"""`onepass.foundation.rules`: the options of a function that are a dataclass's fields."""
 
 import dataclasses
 import inspect
@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 import onepass
-from onepass.draw import Draw
-from onepass.foundation.settings import takes
+from onepass.foundation.rules import takes
+from onepass.interface import Draw
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,9 +13,8 @@ import tyro
 from processes import ROOT
 
 from onepass.foundation import run_directory as module
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError, changed_flags, defaults, differences
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
-from onepass.foundation.settings import changed_flags, defaults, differences
 from onepass.replicator.training.config import OptimizerConfig
 from wavenet.config import PRESETS, TrainConfig
 

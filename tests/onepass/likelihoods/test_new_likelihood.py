@@ -15,8 +15,7 @@ from networks import SMALL, levels_of, moved
 from runs import eagerly, looped, options, recordings, unevaluated
 
 import onepass
-from onepass.foundation.errors import UserError
-from onepass.foundation.settings import dataclass_from, to_json
+from onepass.foundation.rules import UserError, dataclass_from, to_json
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods import registry

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.draw import OPTIONS
+from onepass.interface import OPTIONS
 from onepass.likelihoods import Categorical
 from onepass.likelihoods.truncated import Choice, Truncated, truncate_logits
 

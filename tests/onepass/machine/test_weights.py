@@ -12,8 +12,8 @@ from laws.own_networks import PROMPTS
 import onepass
 from distill.model import StudentSampler
 from onepass.bundles.sampling import IMAGE_OPTIONS, OWN_OPTIONS, SOUND_OPTIONS
-from onepass.draw import Draw
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
+from onepass.interface import Draw
 from onepass.machine import machine, weights
 from onepass.machine.compiler import entry
 from onepass.machine.kernels import BFLOAT16, INT8, LANES, multiply_kind, pad_channels

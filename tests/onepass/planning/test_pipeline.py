@@ -7,7 +7,7 @@ import json
 import pytest
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.planning.pipeline import schedule
 from onepass.planning.pipeline.command import write_plot, write_trace
 from onepass.planning.pipeline.schedule import BLOCKS, Pass

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.planning.pipeline import execution
 from onepass.planning.pipeline.export import Stage, export_stages, split
 from onepass.planning.pipeline.schedule import BLOCKS, schedule, simulate

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.planning import measurement, plan
 from onepass.planning.arguments import PlanArguments, check
 from onepass.planning.measurement import (

@@ -12,7 +12,7 @@ from asynchronous_run import alone
 from processes import ROOT, Started, wait_until
 from toys import Line, line_batch
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.launch.tf_config import Task, local_tasks
 from onepass.replicator.strategies import asynchronous as servers
 from onepass.replicator.strategies.asynchronous import (

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from replicated import replicator_of, run_step
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 pytestmark = [pytest.mark.integration, pytest.mark.four_devices("tensorflow")]
 

@@ -20,7 +20,7 @@ from replicated import (
     weights_of,
 )
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import strategies
 from onepass.replicator.strategies.base import replica_batches, uneven_rows_error
 

@@ -11,7 +11,7 @@ import pytest
 from marks import some_slow
 from processes import ROOT, SETTINGS, wait_until
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import strategies
 from onepass.replicator.launch import tf_config
 from onepass.replicator.strategies import coordination, synchronous

@@ -14,7 +14,7 @@ from runs import NEVER, assert_same, newest, steps_of
 from toys import Line, line_batch
 
 from onepass.foundation import metrics
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training import loop
 from onepass.replicator.training.config import OptimizerConfig

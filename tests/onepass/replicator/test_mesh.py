@@ -9,7 +9,7 @@ from replicated import Momentum
 from runs import assert_same
 from tensorflow.experimental import dtensor
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import strategies
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import TrainState, compile_replicated_step, compile_step

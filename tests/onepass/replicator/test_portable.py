@@ -19,9 +19,9 @@ import tensorflow as tf
 from carried import assert_equal, assert_same_training, run_alone
 from runs import silent
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz
 from onepass.foundation.interrupt import StopRequest
+from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator.portable import export as portable
 from onepass.replicator.portable import run as portable_run

@@ -13,7 +13,7 @@ from runs import newest
 from shares import assert_cuts_change_nothing
 from strategy_runs import CONFIGS, STEPS
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator import strategies
 from onepass.replicator.launch.tf_config import local_tasks
 from onepass.replicator.training.state import check_rows

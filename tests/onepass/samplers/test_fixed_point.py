@@ -8,7 +8,7 @@ import tensorflow as tf
 from one_length_networks import LEVELS
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Categorical
 from onepass.model import Autoregressive
 from onepass.networks.causality import MOST, rows_above

@@ -7,7 +7,7 @@ import tensorflow as tf
 from image_densities import model_of
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Gaussian
 from onepass.samplers.fixed_point import empty_symbols
 from onepass.samplers.registry import SAMPLERS, method

@@ -8,7 +8,7 @@ import pytest
 from marks import needs_espeak
 
 from onepass import speech
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.speech import phonemes as reading
 from onepass.speech.markup import IPA, ipa_phonemes, ipa_word, mark_words
 from onepass.speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, START, STOP, phonemes

@@ -16,7 +16,7 @@ from marks import needs_espeak
 
 import distill.model
 from onepass import speech
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.state import TrainState
 from onepass.speech import evaluate, evaluation, examples, network, train, training, voice

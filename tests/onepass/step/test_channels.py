@@ -8,7 +8,7 @@ from laws import own_networks
 from laws.own_networks import CODES
 
 import onepass
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Gaussian
 from onepass.model import Autoregressive
 from onepass.replicator.training.config import OptimizerConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.storage.frozen import Frozen, read_program, write_program
 
 GAIN = tf.constant(np.linspace(1.0, 2.0, 300, dtype=np.float32))  # too large to be inlined

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Categorical, Gaussian
 from onepass.likelihoods.distribution import Tabulated
 from onepass.model import Autoregressive

@@ -15,7 +15,7 @@ import tensorflow as tf
 from fit_models import ADAM, WAVES, Line, Squared, drawn, squared, trained, untrained
 from processes import TensorflowProcess
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.likelihoods import Categorical, Gaussian
 from onepass.likelihoods.codec import Integers, Reals
 from onepass.model import Autoregressive

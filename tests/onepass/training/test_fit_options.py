@@ -16,8 +16,8 @@ from fit_models import ADAM, WAVES, drawn, squared, trained
 from PIL import Image
 
 from onepass.foundation import measures
-from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import loss_curves, loss_figure, read_metrics
+from onepass.foundation.rules import UserError
 from onepass.training.scores import KerasCallbacks
 
 pytestmark = pytest.mark.usefixtures("eager")  # `test_fit` traces the same steps

@@ -14,7 +14,7 @@ from image_files import COLOUR, GREY, fill, mistake, noise
 from image_runs import replaced
 from PIL import Image
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from pixelcnn.config import PRESETS
 from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from image_files import fill, mistake, noise
 
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_npz
+from onepass.foundation.rules import UserError
 from pixelcnn.config import PRESETS
 from pixelcnn.data.batch_sampling import batches_of, open_batches
 from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet.data import audio
 from wavenet.data.audio import (
     NEAR_DB,

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet.data import audio, batch_sampling, clips, corpus
 from wavenet.data.batch_sampling import Augmentation, ClipSource, batch
 from wavenet.data.recordings import scan

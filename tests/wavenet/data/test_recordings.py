@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus, recordings
 from wavenet.data.recordings import DataError, ScanRules, scan

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.signal
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from wavenet import measures, shipped
 from wavenet import optional_packages as packages
 from wavenet.data import audio

@@ -27,7 +27,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 from .layout import GIB, MODEL, ROWS, Cut, Layout, Step, Tensor, whole
 from .simulation import compiled_bytes

@@ -15,7 +15,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 from onepass.replicator.portable.manifest import read_manifest
 
 ROWS, MODEL = "rows", "model"

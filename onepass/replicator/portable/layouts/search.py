@@ -22,7 +22,7 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.interpreters import mlir
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.rules import UserError
 
 from .layout import GIB, MODEL, Cut, Layout, Step, is_possible, whole
 from .simulation import (
