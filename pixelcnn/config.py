@@ -9,8 +9,14 @@ import itertools
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from onepass.foundation.rules import UserError, at_least, choices, require, stored_config
-from onepass.likelihoods.limits import check_levels
+from onepass.foundation.rules import (
+    UserError,
+    at_least,
+    check_levels,
+    choices,
+    require,
+    stored_config,
+)
 from onepass.likelihoods.registry import mixtures
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset, read_presets
 

@@ -14,7 +14,6 @@ SHORT = {
     "onepass/likelihoods/affine.py": (
         "flows of sound and of images, which do not know each other, share it"
     ),
-    "onepass/likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",

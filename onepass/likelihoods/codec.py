@@ -14,8 +14,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.rules import must_be
-from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
+from onepass.foundation.rules import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels, must_be
 
 COLDEST = 1e-6  # smallest temperature above 0
 Real: TypeAlias = float | tf.Tensor  # a number, or a tensor of numbers

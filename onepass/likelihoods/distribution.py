@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from onepass.foundation.rules import MAX_TOKENS, check_levels
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.codec import Real
-from onepass.likelihoods.limits import MAX_TOKENS, check_levels
 from onepass.likelihoods.noise import Int
 
 

@@ -5,10 +5,10 @@ import math
 
 import tensorflow as tf
 
+from onepass.foundation.rules import check_levels
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.codec import Real
-from onepass.likelihoods.limits import check_levels
 from onepass.likelihoods.noise import Int
 
 _LOG_SQRT_TAU = 0.5 * math.log(2.0 * math.pi)

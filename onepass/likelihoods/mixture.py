@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from onepass.foundation.rules import must_be
+from onepass.foundation.rules import check_components, check_levels, must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import gaussian
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.codec import COLDEST, Real, sample_categorical
-from onepass.likelihoods.limits import check_components, check_levels
 from onepass.likelihoods.noise import Int
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from onepass import likelihoods
-from onepass.foundation.rules import choices, must_be
-from onepass.likelihoods.limits import (
+from onepass.foundation.rules import (
     MAX_COMPANDED_LEVELS,
     MAX_LEVELS,
     check_components,
     check_levels,
+    choices,
+    must_be,
 )
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.rules import must_be
+from onepass.foundation.rules import check_levels, must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.codec import Real
-from onepass.likelihoods.limits import check_levels
 from onepass.likelihoods.noise import Int
 
 # Number of parameter vectors for which probabilities are summed, their largest standard deviation,
