@@ -25,7 +25,7 @@ from distill.model import load_student, random_student, teacher_of
 from distill.residual import LEVEL
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, load_teacher
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
 from onepass.foundation.rules import UserError
@@ -319,7 +319,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _shipped_name(stored: dict) -> str:
-    for name in locations.names_in("wavenet"):
+    for name in model_folders.names_in("wavenet"):
         if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
             return name
     return Path(stored["teacher"]).name

@@ -23,9 +23,8 @@ from distill.losses.divergence import log_density
 from distill.refinement import Refiner, refine_chunks
 from distill.residual import Condition, Prediction
 from distill.student import ParallelWaveNet
-from onepass.foundation import locations
-from onepass.foundation.locations import kind_of
-from onepass.foundation.model_folder import assign_weights, read_stored_model
+from onepass.foundation import model_folders
+from onepass.foundation.model_folders import assign_weights, kind_of, read_stored_model
 from onepass.foundation.rules import (
     UserError,
     check_config,
@@ -354,13 +353,13 @@ class StudentSampler:
 def load(path: Path) -> Trained:
     """Load the model of a run directory or a model folder: a student or a WaveNet.
 
-    The names in `locations.FOLDERS` load the students that come with the package, unless there are
-    folders of these names; `wavenet.model.load` handles the names of the shipped teachers.
+    The names in `model_folders.FOLDERS` load the students that come with the package, unless there
+    are folders of these names; `wavenet.model.load` handles the names of the shipped teachers.
 
     Raises:
       UserError: the path has no model, or the model cannot be read.
     """
-    path = locations.model_folder(path)
+    path = model_folders.model_folder(path)
     if kind_of(path) != KIND:
         return wavenet_model.load(path)
     stored, weights, spec = read_stored_model(path, spec_of)
@@ -382,7 +381,7 @@ def load_student(path: Path) -> Trained:
 def teacher_of(model: Trained) -> Path:
     """Return the location of a student's teacher."""
     path = Path(str(model.spec.get("teacher")))
-    if str(path) not in locations.FOLDERS and not path.exists():
+    if str(path) not in model_folders.FOLDERS and not path.exists():
         raise UserError(f"This student was distilled from {path}, which is gone; name --teacher.")
     return path
 

@@ -24,9 +24,9 @@ from distill.losses.perceptual import (
 from distill.model import generate
 from distill.student import Flow, ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.model_folder import assign_weights, read_stored_weights
+from onepass.foundation.model_folders import assign_weights, read_stored_weights
 from onepass.foundation.rules import UserError, defaults, to_json
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.planning.pipeline.export import Stage
@@ -387,7 +387,7 @@ def new_student(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
     """
     student, conditioner = _new_network(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
-        folder = locations.model_folder(Path(config.start_from))
+        folder = model_folders.model_folder(Path(config.start_from))
         assign_weights(student, read_stored_weights(folder), folder)
         if student.residual is not None and conditioner is not None:
             student.start_from_conditioner(conditioner, only_frames=True)

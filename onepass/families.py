@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from onepass.foundation.locations import kind_of, model_folder
+from onepass.foundation.model_folders import kind_of, model_folder
 from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import Preset
 

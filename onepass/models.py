@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from onepass import families
 from onepass.bundles.manifest import folder_kind, versions_of
 from onepass.families import ModelFamily
-from onepass.foundation.locations import FOLDERS, SHIPPED, folder, is_url, kind_of, read_spec
+from onepass.foundation.model_folders import FOLDERS, SHIPPED, folder, is_url, kind_of, read_spec
 from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import check_compiler, check_eager
 

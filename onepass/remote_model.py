@@ -18,7 +18,7 @@ from onepass.bundles.sampling import (
     scales_of,
 )
 from onepass.bundles.signature import Arrays, TensorInfo, fastest, has_named
-from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.model_folders import TOKEN_VARIABLE
 from onepass.foundation.rules import UserError, require, whole_number
 from onepass.interface import Draw, collect_images, stream_images
 from serving.client.calls import whole_images

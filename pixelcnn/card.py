@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 from onepass.foundation.card import (
     ExportArguments,
     Measured,
@@ -23,7 +23,7 @@ from onepass.foundation.card import (
 )
 from onepass.foundation.files import Arrays
 from onepass.foundation.measures import EXPLAINED
-from onepass.foundation.model_folder import read_stored_model
+from onepass.foundation.model_folders import read_stored_model
 from onepass.foundation.rules import UserError, to_json
 from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset
@@ -87,7 +87,7 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
 
 
 def _read(path: Path) -> _Run:
-    stored, weights, _ = read_stored_model(locations.model_folder(path), spec_of)
+    stored, weights, _ = read_stored_model(model_folders.model_folder(path), spec_of)
     model = load(path)
     if model.network.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")
@@ -180,7 +180,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     """Evaluate a run's model on the dev split; `stored` is the content of its config.json."""
     model = load(given.run)
     if given.parts_from:
-        others = tuple(locations.model_folder(path) for path in given.parts_from)
+        others = tuple(model_folders.model_folder(path) for path in given.parts_from)
         given = dataclasses.replace(given, parts_from=others)
         stored, model = join_runs(given.run, others)
     if "teacher" in stored:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from onepass.families import ModelFamily, later
-from onepass.foundation.locations import FOLDERS
+from onepass.foundation.model_folders import FOLDERS
 from onepass.foundation.rules import UserError, require
 from onepass.replicator.training.config import TrainingOptions
 from pixelcnn import shipped

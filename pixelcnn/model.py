@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 from onepass.foundation.files import Arrays
-from onepass.foundation.model_folder import assign_weights, read_stored_model
+from onepass.foundation.model_folders import assign_weights, read_stored_model
 from onepass.foundation.rules import UserError, check_config
 from onepass.interface import Draw, collect_images, stream_images
 from onepass.likelihoods.noise import ZeroInitial, as_key
@@ -359,12 +359,12 @@ def load(path: Path | str) -> Trained:
 
     Args:
       path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
-        name of a shipped model (`locations.FOLDERS`), unless a folder has that name.
+        name of a shipped model (`model_folders.FOLDERS`), unless a folder has that name.
 
     Raises:
       UserError: If there is no image model, or it cannot be read.
     """
-    path = locations.model_folder(path)
+    path = model_folders.model_folder(path)
     stored, weights, spec = read_stored_model(path, spec_of)
     return model_of(stored, weights, spec, path)
 

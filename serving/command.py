@@ -12,7 +12,7 @@ import tyro
 
 from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.manifest import MANIFEST, is_version
-from onepass.foundation.locations import SPEC_FILE, kind_of
+from onepass.foundation.model_folders import SPEC_FILE, kind_of
 from onepass.foundation.rules import UserError
 from serving.settings import NEEDED, Settings
 

@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve import Application
 
 from onepass.bundles.bundle import Servable
-from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.model_folders import TOKEN_VARIABLE
 from onepass.foundation.rules import UserError, require
 from serving import observability
 from serving.engine.clients import read_tokens

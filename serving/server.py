@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.model_folders import TOKEN_VARIABLE
 from onepass.foundation.rules import UserError
 from serving import observability
 from serving.engine.clients import ClientSlots, client_of_address, read_tokens

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from onepass.foundation.locations import is_loopback
+from onepass.foundation.model_folders import is_loopback
 from onepass.foundation.rules import UserError, at_least, require
 
 # The packages that the extra `serve` installs and that serving requires.

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 from onepass.bundles.manifest import write_manifest
-from onepass.foundation.model_folder import save
+from onepass.foundation.model_folders import save
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity

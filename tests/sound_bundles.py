@@ -13,7 +13,7 @@ import serving
 from distill import model as sounds
 from distill.config import DistillConfig
 from distill.training import KIND as STUDENT
-from onepass.foundation.model_folder import save
+from onepass.foundation.model_folders import save
 from onepass.foundation.rules import to_json
 from wavenet import model as teachers
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation import locations
-from onepass.foundation.model_folder import assign_weights, read_stored_model
+from onepass.foundation import model_folders
+from onepass.foundation.model_folders import assign_weights, read_stored_model
 from onepass.foundation.rules import UserError, check_config, require, whole_number
 from onepass.interface import Draw
 from onepass.samplers import methods_of
@@ -142,7 +142,7 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> Trained:
     network's arithmetic; None: the same as in training. A path without a WaveNet that this version
     can read is a UserError.
     """
-    path = locations.model_folder(path)
+    path = model_folders.model_folder(path)
     stored, weights, spec = read_stored_model(path, _spec)
     config = _config(stored, path)
     if compute_dtype is not None:

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 from onepass.foundation.files import Arrays, show_path
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.model_folder import assign_weights, read_stored_model, variable_names
+from onepass.foundation.model_folders import assign_weights, read_stored_model, variable_names
 from onepass.foundation.rules import defaults
 from onepass.planning.trainable import Trainable
 from onepass.replicator import Replicator
@@ -52,7 +52,7 @@ def prepare_network(
     """
     same_frames = False
     if config.start_from is not None:
-        folder = locations.model_folder(Path(config.start_from))
+        folder = model_folders.model_folder(Path(config.start_from))
         stored, weights, _ = read_stored_model(folder, lambda stored, path: {})
         begun, hop = config_from(stored), config.network.hop_samples
         same_frames = begun.data.mel(begun.network.hop_samples) == config.data.mel(hop)

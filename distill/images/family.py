@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from distill.images.config import PRESETS, FlowConfig, GuidedConfig, ImageDistillConfig
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 from onepass.foundation.rules import UserError
 from onepass.replicator.training.config import TrainingOptions
 from pixelcnn.family import IMAGES, training_data
@@ -58,7 +58,7 @@ def _recipe(preset: str, given: DistillImagesArguments) -> "ImageStudentRecipe":
     from distill.images.training import ImageStudentRecipe
     from pixelcnn.model import load
 
-    if given.data is None and str(given.teacher) in locations.FOLDERS:
+    if given.data is None and str(given.teacher) in model_folders.FOLDERS:
         raise UserError(f"{given.teacher} comes without its images; name some with --data.")
     data = given.data or training_data(given.teacher)
     return ImageStudentRecipe(preset, given.config, data, load(given.teacher), given.teacher)

@@ -22,7 +22,7 @@ import tensorflow as tf
 from distill.images.config import GuidedTargets, ImageDistillConfig
 from distill.images.flow import FILE, Features, FlowLoss, classifier_for
 from distill.teacher import digest, frozen_copy
-from onepass.foundation.model_folder import variable_names
+from onepass.foundation.model_folders import variable_names
 from onepass.foundation.rules import UserError, defaults, to_json
 from onepass.likelihoods.noise import ZeroInitial
 from onepass.replicator.training.state import TrainState

@@ -59,7 +59,7 @@ from onepass.bundles.signature import (
 )
 from onepass.families import ModelFamily, installed, known_kinds
 from onepass.foundation.files import read_plain
-from onepass.foundation.locations import SPEC_FILE, read_object
+from onepass.foundation.model_folders import SPEC_FILE, read_object
 from onepass.foundation.rules import UserError, check_prefix, require
 from onepass.foundation.runtime import check_process, name_for_tensorflow
 from onepass.interface import OPTIONS, Draw, Model, collect_images, stream_images

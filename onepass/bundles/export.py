@@ -40,7 +40,7 @@ from onepass.bundles.signature import (
 from onepass.families import of_kind
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.files import replacing_folder, write_npz
-from onepass.foundation.locations import SPEC_FILE
+from onepass.foundation.model_folders import SPEC_FILE
 from onepass.foundation.rules import UserError, must_be, whole_number
 from onepass.foundation.runtime import check_compiler, name_for_tensorflow
 from onepass.model import Autoregressive

@@ -17,8 +17,14 @@ from onepass.bundles.manifest import check_folder, folder_kind, read_key
 from onepass.families import ModelFamily
 from onepass.foundation.card import write_folder
 from onepass.foundation.files import replacing_folder, write_npz
-from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE, kind_of, model_folder
-from onepass.foundation.model_folder import SHARED, read_folder
+from onepass.foundation.model_folders import (
+    SHARED,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    kind_of,
+    model_folder,
+    read_folder,
+)
 from onepass.foundation.rules import UserError, require
 
 CARD = "card.md"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from onepass.bundles.errors import shorten_text
 from onepass.foundation.files import open_plain, read_plain
-from onepass.foundation.locations import SAVED_FILE, read_object
+from onepass.foundation.model_folders import SAVED_FILE, read_object
 from onepass.foundation.rules import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

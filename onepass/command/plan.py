@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.command.arguments import choose_argument
 from onepass.families import ModelFamily, of_kind, of_presets
-from onepass.foundation.locations import kind_of
+from onepass.foundation.model_folders import kind_of
 from onepass.foundation.rules import UserError
 from onepass.planning.arguments import PlanArguments, check
 

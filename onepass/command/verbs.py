@@ -24,7 +24,7 @@ from onepass.command.arguments import (
     choose_argument,
     parse,
 )
-from onepass.foundation.locations import ROOT, is_url
+from onepass.foundation.model_folders import ROOT, is_url
 from onepass.foundation.progress import during
 from onepass.foundation.rules import FAILURE, UserError, exit_status
 

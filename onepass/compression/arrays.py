@@ -16,7 +16,7 @@ from onepass.compression.conditionals import Coding, Known, ModelOdds, check_tab
 from onepass.compression.container import Container, Kind, digest_of
 from onepass.compression.odds import narrowest_of, tolerances
 from onepass.compression.stream import Decoder, Layout, alone, depth_of
-from onepass.foundation.model_folder import variable_names
+from onepass.foundation.model_folders import variable_names
 from onepass.foundation.rules import UserError
 from onepass.likelihoods.distribution import pixel_channels
 from onepass.model import Autoregressive

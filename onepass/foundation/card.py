@@ -13,10 +13,9 @@ import tensorflow as tf
 from numpy.typing import DTypeLike
 
 from onepass.foundation.files import write_text
-from onepass.foundation.locations import ROOT
 from onepass.foundation.measures import format_interval, format_measure
 from onepass.foundation.metrics import training_seconds
-from onepass.foundation.model_folder import SPEC_FILE, save
+from onepass.foundation.model_folders import ROOT, SPEC_FILE, save
 from onepass.foundation.progress import in_time
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.runtime import machine_name

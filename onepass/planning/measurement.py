@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.files import make_folder, write_text
-from onepass.foundation.locations import ROOT
+from onepass.foundation.model_folders import ROOT
 from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import processor
 from onepass.replicator.portable.layouts.layout import Step

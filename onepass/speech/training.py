@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 
 from onepass.foundation.files import Arrays
-from onepass.foundation.model_folder import averages, best_or_newest
+from onepass.foundation.model_folders import averages, best_or_newest
 from onepass.foundation.rules import to_json
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.batches import Batch

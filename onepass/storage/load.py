@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.locations import read_spec
+from onepass.foundation.model_folders import read_spec
 from onepass.foundation.rules import UserError, must_be
 from onepass.likelihoods.codec import Real
 from onepass.likelihoods.noise import Int, as_key

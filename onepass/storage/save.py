@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.files import make_folder, sweep, write_errors, write_text
-from onepass.foundation.locations import PROGRAM_FOLDERS, SAVED_FILE, program_name
+from onepass.foundation.model_folders import PROGRAM_FOLDERS, SAVED_FILE, program_name
 from onepass.foundation.rules import UserError, must_be, whole_number
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import (

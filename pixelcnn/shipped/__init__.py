@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onepass.foundation.locations import FOLDERS, check_packed
+from onepass.foundation.model_folders import FOLDERS, check_packed
 
 CORPORA = ("digits-64", "digits", "emoji", "objects", "upsample")
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.manifest import name_problem
 from onepass.bundles.signature import PLAIN, Arrays, TensorInfo, checked_seeds
-from onepass.foundation.locations import check_address, is_loopback
+from onepass.foundation.model_folders import check_address, is_loopback
 from onepass.foundation.rules import UserError, check_seed, whole_number
 from serving.client import calls
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from onepass.bundles.errors import Cancelled, DeadlineExceeded, Unauthorized
-from onepass.foundation.locations import TOKEN_VARIABLE
+from onepass.foundation.model_folders import TOKEN_VARIABLE
 from onepass.foundation.rules import UserError
 from serving.settings import Settings
 

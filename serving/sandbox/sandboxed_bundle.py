@@ -20,7 +20,7 @@ import numpy as np
 
 from onepass.bundles.errors import Internal, InvalidInput, NotFound, NotReady
 from onepass.bundles.signature import Arrays, Signature, check
-from onepass.foundation.locations import MOST_SPEC_BYTES
+from onepass.foundation.model_folders import MOST_SPEC_BYTES
 from onepass.foundation.rules import UserError
 from serving.observability import event
 from serving.sandbox.fork_server import (

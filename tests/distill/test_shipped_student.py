@@ -10,7 +10,7 @@ from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass.command import quickstart, unseen_networks
-from onepass.foundation import locations as shipped_students
+from onepass.foundation import model_folders as shipped_students
 from onepass.foundation.rules import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from draws import QUICK, cases, differing, stored
 
-from onepass.foundation.locations import SHIPPED
+from onepass.foundation.model_folders import SHIPPED
 
 CASES = [
     pytest.param(case, id=case.name, marks=[] if case.name.endswith(QUICK) else pytest.mark.slow)

@@ -15,7 +15,7 @@ from onepass import families
 from onepass.command import verbs as command
 from onepass.command.arguments import UsageError, parse
 from onepass.command.sample.command import KINDS
-from onepass.foundation.locations import SHIPPED, SOURCE_ONLY, folder, is_url
+from onepass.foundation.model_folders import SHIPPED, SOURCE_ONLY, folder, is_url
 
 LEFT_OUT = re.compile(r"\.\.\.$|\| |^onepass (VERB|sample\|)")
 

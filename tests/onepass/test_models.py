@@ -13,7 +13,7 @@ from processes import ROOT
 
 import onepass
 from onepass.bundles.bundle import Bundle
-from onepass.foundation.locations import SHIPPED
+from onepass.foundation.model_folders import SHIPPED
 from onepass.foundation.rules import UserError
 from onepass.models import family_of
 from onepass.remote_model import RemoteModel

@@ -15,7 +15,7 @@ from scipy import special
 
 import onepass
 from onepass.foundation.files import read_npz, write_npz
-from onepass.foundation.model_folder import SHARED, save
+from onepass.foundation.model_folders import SHARED, save
 from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 from pixelcnn import measures, shipped
@@ -231,7 +231,7 @@ def test_weights_that_another_folder_has_are_read_from_there(tmp_path):
 
 def test_models_that_a_wheel_leaves_out_say_where_they_are(mistake, tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "HERE", tmp_path)  # an installed package without them
-    monkeypatch.setattr(onepass.foundation.locations, "ROOT", tmp_path)
+    monkeypatch.setattr(onepass.foundation.model_folders, "ROOT", tmp_path)
     said = " comes with the source of onepass, in pixelcnn/shipped, and not in the installed "
     for words in (["sample"], ["evaluate"], ["export"]):
         out = [] if words == ["evaluate"] else ["--out", tmp_path / "name/1"]

@@ -15,7 +15,7 @@ from PIL import Image
 from runs import assert_same, eagerly, newest
 
 from onepass.foundation.metrics import read_metrics
-from onepass.foundation.model_folder import averages
+from onepass.foundation.model_folders import averages
 from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.loop import DONE, FINISHED_BEFORE

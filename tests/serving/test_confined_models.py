@@ -15,7 +15,7 @@ import sound_bundles
 from processes import ROOT
 
 import onepass
-from onepass.foundation.locations import SHIPPED
+from onepass.foundation.model_folders import SHIPPED
 
 pytestmark = pytest.mark.integration
 

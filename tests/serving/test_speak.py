@@ -24,7 +24,7 @@ import onepass
 from onepass import speech
 from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.sampling import check_convention, front_of
-from onepass.foundation import locations as shipped_student
+from onepass.foundation import model_folders as shipped_student
 from onepass.foundation.rules import UserError
 from onepass.remote_model import RemoteModel
 from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts

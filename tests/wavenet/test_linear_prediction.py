@@ -12,7 +12,7 @@ import vocoders
 from distill.config import StudentConfig
 from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
-from onepass.foundation.locations import folder
+from onepass.foundation.model_folders import folder
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.data import audio
 from wavenet.features.conventions import MelConvention

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.foundation import locations as shipped_models
+from onepass.foundation import model_folders as shipped_models
 from onepass.networks.conditions import only_timed
 from onepass.samplers.native import NativeOutputs, on_machine
 from wavenet import shipped

@@ -8,7 +8,7 @@ import soundfile
 
 import onepass
 from onepass.compression.container import read
-from onepass.foundation import locations as shipped_models
+from onepass.foundation import model_folders as shipped_models
 from wavenet import compression
 from wavenet.data import audio
 

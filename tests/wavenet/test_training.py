@@ -20,7 +20,7 @@ from vocoders import vocoder_of
 
 import onepass
 from onepass.foundation.metrics import read_metrics
-from onepass.foundation.model_folder import averages, variable_names
+from onepass.foundation.model_folders import averages, variable_names
 from onepass.foundation.rules import UserError, to_json
 from onepass.replicator.training import training_run as recipes
 from onepass.replicator.training.loop import DONE

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 
 from onepass.command.sample.drawing import ArrayDrawing, Drawing, write_out
-from onepass.foundation.locations import is_url
+from onepass.foundation.model_folders import is_url
 from onepass.foundation.rules import UserError, entries_of
 from onepass.interface import OPTIONS, Draw
 from pixelcnn.config import SamplerName

@@ -25,7 +25,7 @@ from tensorflow.compiler.tf2xla.python import xla
 
 from onepass.foundation.files import Arrays, make_folder, replacing, write_npz, write_text
 from onepass.foundation.metrics import read_metrics
-from onepass.foundation.model_folder import variable_names
+from onepass.foundation.model_folders import variable_names
 from onepass.foundation.rules import UserError
 from onepass.foundation.run_directory import (
     NO_DEFAULTS,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.model_folder import variable_names
+from onepass.foundation.model_folders import variable_names
 from onepass.foundation.rules import UserError, must_be
 from onepass.foundation.run_directory import Checkpoints, check_arrays
 from onepass.replicator.strategies.base import Replicator

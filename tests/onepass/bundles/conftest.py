@@ -17,7 +17,7 @@ class Without:
         room = ".".join(name.split(".")[:2])
         if floor in ("wavenet", "pixelcnn", "distill") or room == "onepass.likelihoods":
             raise ImportError(name, name=floor)
-        runs = ("rules", "lazy_exports", "files", "locations", "allowed_operations", "runtime")
+        runs = ("rules", "lazy_exports", "files", "model_folders", "allowed_operations", "runtime")
         allowed = tuple(f"onepass.foundation.{each}" for each in runs)
         # What a family has, of which the bundle's kind is asked; nothing that trains.
         allowed += ("onepass.replicator.training.config",)

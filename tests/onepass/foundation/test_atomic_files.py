@@ -10,8 +10,7 @@ import pytest
 from hostile_files import refused
 
 from onepass.foundation.files import read_npy, read_npz, write_text
-from onepass.foundation.locations import read_spec
-from onepass.foundation.model_folder import read_folder
+from onepass.foundation.model_folders import read_folder, read_spec
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
 
 DEEP = "[" * 10_000 + "]" * 10_000

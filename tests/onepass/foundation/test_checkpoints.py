@@ -13,7 +13,7 @@ import tensorflow as tf
 from runs import assert_same
 
 from onepass.foundation.files import read_npy, read_npz, write_npz, write_text
-from onepass.foundation.model_folder import best_or_newest
+from onepass.foundation.model_folders import best_or_newest
 from onepass.foundation.rules import UserError, in_one_line
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator import strategies

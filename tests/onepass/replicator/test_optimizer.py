@@ -8,7 +8,7 @@ import tensorflow as tf
 from runs import assert_same
 from toys import Line, line_batch
 
-from onepass.foundation.model_folder import variable_names
+from onepass.foundation.model_folders import variable_names
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import (
     TrainState,

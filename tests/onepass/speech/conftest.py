@@ -5,12 +5,12 @@ import types
 
 import pytest
 
-from onepass.foundation import locations
+from onepass.foundation import model_folders
 
 
 def described(name):
     """The description of a shipped model."""
-    spec = json.loads((locations.folder(name) / "model.json").read_text())
+    spec = json.loads((model_folders.folder(name) / "model.json").read_text())
     return types.SimpleNamespace(spec=spec)
 
 
