@@ -23,11 +23,10 @@ import tensorflow as tf
 from distill.config import RECENT, StudentConfig
 from distill.residual import Condition, ResidualDomain
 from onepass.foundation.rules import UserError
-from onepass.foundation.runtime import compute_dtype
+from onepass.foundation.runtime import call_rematerialised, compute_dtype
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.noise import Initial
-from onepass.replicator.training.rematerialisation import call_rematerialised
 from wavenet.conditioner import Conditioner
 from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import use_solver

@@ -18,7 +18,7 @@ from onepass.foundation.rules import (
     require,
     whole_number,
 )
-from onepass.foundation.runtime import check_eager
+from onepass.foundation.runtime import Compiled, check_eager
 from onepass.interface import OPTIONS, Draw, Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
@@ -49,7 +49,6 @@ from onepass.networks.symbols import decode_chunks, describe_rescaling, prompt_o
 from onepass.networks.trainable import Watch, Weights, in_order_of_reads, outline, weights_read
 from onepass.prefix_state import Kept, PrefixState, digest_of
 from onepass.samplers import Draft, methods_of
-from onepass.samplers.compiled import Compiled
 from onepass.samplers.sampling import Samplers
 from onepass.samplers.speculative import stepped_draft
 

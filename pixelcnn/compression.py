@@ -23,8 +23,8 @@ from onepass.compression.container import Container, Kind
 from onepass.compression.odds import Categorical, Mixture, tolerances
 from onepass.compression.stream import Decoder, Layout, depth_of
 from onepass.foundation.rules import UserError, require, whole_number
+from onepass.foundation.runtime import Compiled
 from onepass.likelihoods.mixture import PAIRS
-from onepass.samplers.compiled import Compiled
 from pixelcnn.config import GROUPS, SOFTMAX
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition

@@ -17,10 +17,10 @@ from onepass.foundation import model_folders
 from onepass.foundation.files import Arrays
 from onepass.foundation.model_folders import assign_weights, read_stored_model
 from onepass.foundation.rules import UserError, check_config
+from onepass.foundation.runtime import Compiled
 from onepass.interface import Draw, collect_images, stream_images
 from onepass.likelihoods.noise import ZeroInitial, as_key
 from onepass.samplers import SAMPLERS
-from onepass.samplers.compiled import Compiled
 from onepass.samplers.fixed_point import FixedPoint, by_windows
 from onepass.trained import Trained
 from pixelcnn.autoregression import (

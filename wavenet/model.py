@@ -13,9 +13,9 @@ import tensorflow as tf
 from onepass.foundation import model_folders
 from onepass.foundation.model_folders import assign_weights, read_stored_model
 from onepass.foundation.rules import UserError, check_config, require, whole_number
+from onepass.foundation.runtime import Compiled
 from onepass.interface import Draw
 from onepass.samplers import methods_of
-from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained
 from wavenet.adaptive_network import AdaptiveWaveNet
 from wavenet.config import KIND, ComputeDtype, TrainConfig, config_from

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.runtime import compute_dtype
+from onepass.foundation.runtime import Compiled, call_rematerialised, compute_dtype
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import with_scales
 from onepass.likelihoods.noise import Initial
 from onepass.networks.conditions import Specs, check_specs
-from onepass.replicator.training.rematerialisation import call_rematerialised
-from onepass.samplers.compiled import Compiled
 from wavenet.config import WaveNetConfig
 
 # (time, remainder, newest input, state) -> parameters and state; see `Network.stepper`.

@@ -1,6 +1,10 @@
-"""The machine that computes: processor, cores, threads, TensorFlow; imports no large package."""
+"""The process that computes: its processor, cores and threads, and how TensorFlow computes in it.
+
+TensorFlow is imported when it is needed.
+"""
 
 import contextlib
+import contextvars
 import ctypes
 import functools
 import os
@@ -9,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onepass.foundation.rules import UserError, require
 
@@ -157,6 +161,67 @@ def name_for_tensorflow(folder: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+Made = TypeVar("Made")
+
+
+class Compiled:
+    """A model's samplers and compiled functions, created once per name and kept with the model."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def once(self, name: Any, make: Callable[[], Made]) -> Made:
+        """Return the object cached under a name; create it if there is none."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def function(
+        self, name: Any, function: Callable[..., Any], jit_compile: bool = False, **options: Any
+    ) -> Callable[..., Any]:
+        """Return a `tf.function`, created once per name; a second function of a name is ignored."""
+        import tensorflow as tf
+
+        options = {"autograph": False, "jit_compile": jit_compile, **options}
+        return self.once(name, lambda: tf.function(function, **options))
+
+
+_is_rematerialising = contextvars.ContextVar("rematerialised", default=False)
+
+
+@contextlib.contextmanager
+def rematerialising(wanted: bool) -> Iterator[None]:
+    """Switch `call_rematerialised` on or off inside the block.
+
+    Only a layer's inputs are then stored for the gradient; the backward pass computes the layer
+    again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
+    """
+    token = _is_rematerialising.set(wanted)
+    try:
+        yield
+    finally:
+        _is_rematerialising.reset(token)
+
+
+def call_rematerialised(layer: Callable[..., Any], *inputs: Any) -> Any:
+    """Call a pure layer, storing only its inputs in `rematerialising(True)`."""
+    if not _is_rematerialising.get():
+        return layer(*inputs)
+    import tensorflow as tf
+
+    leaves = tf.nest.flatten(inputs)
+    outputs: list[Any] = []
+
+    def flat(*tensors: "tf.Tensor") -> "list[tf.Tensor]":
+        given = iter(tensors)
+        known = [None if leaf is None else next(given) for leaf in leaves]
+        outputs[:] = [layer(*tf.nest.pack_sequence_as(inputs, known))]
+        return tf.nest.flatten(outputs[0])
+
+    found = tf.recompute_grad(flat)(*[leaf for leaf in leaves if leaf is not None])
+    return tf.nest.pack_sequence_as(outputs[0], found)
 
 
 _is_forked = False

@@ -1,10 +1,10 @@
-"""Compiled functions of a model, and the few sizes to which rows are padded for them.
+"""The few sizes to which rows and times are padded, so that a function is compiled once for each.
 
 Rows are independent, so drawing additional rows does not change the others.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -71,9 +71,6 @@ def _of_rows(values: tf.Tensor, rows: int) -> tf.Tensor:
     return tf.concat([values, tf.repeat(values[-1:], more, axis=0)], 0) if more else values
 
 
-Made = TypeVar("Made")
-
-
 def compiled_step(step: Callable[..., tuple[tf.Tensor, Any]]) -> Callable[..., Any]:
     """Return a step that XLA compiles once, whatever the position in its state.
 
@@ -92,23 +89,3 @@ def compiled_step(step: Callable[..., tuple[tf.Tensor, Any]]) -> Callable[..., A
         return tf.while_loop(lambda passes, *_: passes < 1, body, before)[1:]
 
     return tf.function(run, autograph=False, jit_compile=True)
-
-
-class Compiled:
-    """A model's samplers and compiled functions, created once per name and kept with the model."""
-
-    def __init__(self) -> None:
-        self._made: dict[Any, Any] = {}
-
-    def once(self, name: Any, make: Callable[[], Made]) -> Made:
-        """Return the object cached under a name; create it if there is none."""
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
-
-    def function(
-        self, name: Any, function: Callable[..., Any], jit_compile: bool = False, **options: Any
-    ) -> Callable[..., Any]:
-        """Return a `tf.function`, created once per name; a second function of a name is ignored."""
-        options = {"autograph": False, "jit_compile": jit_compile, **options}
-        return self.once(name, lambda: tf.function(function, **options))

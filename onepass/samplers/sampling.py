@@ -8,13 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.rules import require
+from onepass.foundation.runtime import Compiled
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
 from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Condition, between, first_state, rows
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.prefix_state import Kept
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
-from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
+from onepass.samplers.compiled import Call, row_bucket, time_bucket
 from onepass.samplers.fixed_point import Settled
 from onepass.samplers.sequential import with_memory
 from onepass.samplers.speculative import check_speculative

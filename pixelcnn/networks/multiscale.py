@@ -30,9 +30,9 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.rules import must_be
+from onepass.foundation.runtime import call_rematerialised
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.noise import Initial
-from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.config import (
     FactorConfig,
     MultiscaleConfig,

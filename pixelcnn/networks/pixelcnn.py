@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.runtime import call_rematerialised
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.noise import Initial
-from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.layers import (

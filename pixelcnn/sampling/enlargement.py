@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.rules import UserError, require
+from onepass.foundation.runtime import Compiled
 from onepass.likelihoods import noise
-from onepass.samplers.compiled import Compiled
 from pixelcnn.config import GROUPS
 from pixelcnn.density import sample_hidden
 from pixelcnn.networks.conditioning import NONE

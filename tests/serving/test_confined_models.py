@@ -114,4 +114,4 @@ def test_a_student_is_loaded_without_planning_and_training(tmp_path):
     assert not [name for name in names if name.startswith((*strangers, "wavenet.training"))]
     training = "onepass.replicator.training."
     known = {name.removeprefix(training) for name in names if name.startswith(training)}
-    assert known == {"config", "rematerialisation"}
+    assert known == {"config"}

@@ -18,11 +18,11 @@ import tensorflow as tf
 from onepass.foundation.model_folders import variable_names
 from onepass.foundation.rules import UserError, must_be
 from onepass.foundation.run_directory import Checkpoints, check_arrays
+from onepass.foundation.runtime import rematerialising
 from onepass.replicator.strategies.base import Replicator
 from onepass.replicator.strategies.coordination import broadcast_initial_state
 from onepass.replicator.training.batches import Batch, accumulate_gradients, split_microbatches
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.rematerialisation import rematerialising
 
 Tensors = list[tf.Tensor]
 LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]

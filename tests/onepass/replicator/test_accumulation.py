@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from onepass.foundation.runtime import call_rematerialised, rematerialising
 from onepass.replicator.training.batches import accumulate_gradients, split_microbatches
-from onepass.replicator.training.rematerialisation import call_rematerialised, rematerialising
 
 ROWS, LAYERS = 8, 3
 
