@@ -5,7 +5,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from onepass.foundation.rules import UserError, at_least, require
+from onepass.foundation.rules import (
+    Checked,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    UserError,
+    require,
+)
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
 from wavenet.config import DataConfig, WaveNetConfig
 
@@ -20,20 +28,20 @@ SOURCE_SIDE = 7  # number of source samples that the flows read on either side
 
 
 @dataclasses.dataclass(frozen=True)
-class DiscriminatorConfig:
+class DiscriminatorConfig(Checked):
     """Discriminators for a distillation with an adversarial term."""
 
     spectra: tuple[int, ...] = (256, 512, 1024)
     """FFT sizes, in samples, of the discriminators of log spectrograms."""
     periods: tuple[int, ...] = ()
     """Periods, in samples, of the discriminators of the wave, such as 2 3 5 7 11 (HiFi-GAN's)."""
-    channels: int = 20
+    channels: Count = 20
     """Channels of the hidden layers."""
     top_share: float = 0.75
     """Share of the frequency bins, from 0 Hz up, that the spectrogram discriminators read."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "channels")
+        super().__post_init__()
         require(all(size >= 64 for size in self.spectra), "spectra", "at least 64", self.spectra)
         require(all(p >= 1 for p in self.periods), "periods", "at least 1", self.periods)
         require(0 < self.top_share <= 1, "top_share", "above 0 and at most 1", self.top_share)
@@ -42,7 +50,7 @@ class DiscriminatorConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class StudentConfig:
+class StudentConfig(Checked):
     """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433).
 
     `gate_channels` counts gated units; the convolution before a gate has twice as many outputs. The
@@ -53,24 +61,24 @@ class StudentConfig:
     """Distribution that the flows start from: logistic (Parallel WaveNet) or normal (ClariNet)."""
     flows: tuple[int, ...] = (10, 10, 10, 30)
     """Number of layers of each inverse autoregressive flow, first to last."""
-    cycle: int = 10
+    cycle: Count = 10
     """Number of layers in a flow's dilation cycle 1, 2, 4, ..."""
     filter_width: int = 3
     """Number of taps of a dilated convolution, 2 or 3."""
-    residual_channels: int = 64
+    residual_channels: Count = 64
     """Number of channels between layers."""
-    gate_channels: int = 64
+    gate_channels: Count = 64
     """Number of gated units in a layer."""
-    front_width: int = 1
+    front_width: Count = 1
     """Number of past samples that the first convolution of a flow reads."""
-    bunch_samples: int = 1
+    bunch_samples: Count = 1
     """Number of samples per pass of a flow's layers; a small head then predicts the location and
     scale of each sample."""
-    initial_scale: float = 0.05
+    initial_scale: Positive = 0.05
     """Scale of an untrained student's output, relative to full scale."""
     min_log_scale: float = -7.0
     """Lower bound of each flow's log scale."""
-    feature_channels: int = 0
+    feature_channels: Natural = 0
     """Number of channels of the conditioning frames; 0: same as the teacher."""
     condition_channels: int = 64
     """Number of channels of the upsampled condition; the first are initialised from the teacher."""
@@ -86,7 +94,7 @@ class StudentConfig:
     source: Source = "none"
     """For the residual: signal added to the location of the noise, none or pulses at the frames' F0
     where they are voiced."""
-    prediction_order: int = 0
+    prediction_order: Natural = 0
     """For the residual: number of coefficients of the linear prediction; 0: same as the teacher."""
     exact_prediction: bool = True
     """Compute the coefficients of the linear prediction in float64, so that rounding does not
@@ -96,7 +104,7 @@ class StudentConfig:
     them; set from the teacher."""
     pitch_bins: int = 0
     """For the residual: number of F0 classes of the pitch estimator; 0: same as the teacher."""
-    conditioner_units: int = 0
+    conditioner_units: Natural = 0
     """For the residual: number of units of the first of two dense layers that read the frames; 0:
     same as the teacher."""
     subframes: int = 5
@@ -104,7 +112,7 @@ class StudentConfig:
     the teacher."""
     sample_rate_hz: int = 24_000
     """Sample rate of the sound."""
-    speakers: int = 0
+    speakers: Natural = 0
     """Number of speakers (or classes) of the global condition; 0: same as the teacher."""
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
@@ -112,13 +120,10 @@ class StudentConfig:
     """Type of the arithmetic; variables are always float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
-        at_least(self, 1, "cycle", "front_width", "bunch_samples")
-        at_least(self, 1, "residual_channels", "gate_channels")
-        require(self.initial_scale > 0, "initial_scale", "above 0", self.initial_scale)
-        at_least(self, 0, "feature_channels", "speakers")
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
@@ -130,7 +135,6 @@ class StudentConfig:
             whole = self.hop_samples % self.bunch_samples == 0 or not self.feature_channels
             require(whole, "bunch_samples", f"a divisor of {self.hop_samples}", self.bunch_samples)
         wave = self.domain == "wave"
-        at_least(self, 0, "prediction_order", "conditioner_units")
         for name in ("prediction_order", "conditioner_units"):
             require(not (wave and getattr(self, name)), name, "0 for the wave", self.domain)
         require(not wave or self.source == "none", "source", "none for the wave", self.source)
@@ -181,32 +185,32 @@ SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that c
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig:
+class LossConfig(Checked):
     """The terms of the loss and their weights; 0 disables a term. Each term is logged."""
 
-    kl: float = 1.0
+    kl: NonNegative = 1.0
     """Weight of KL(P_S || P_T), in nats per sample."""
-    draws: int = 16
+    draws: Count = 16
     """Number of draws per sample for estimating the cross-entropy."""
-    regularisation: float = 4.0
+    regularisation: NonNegative = 4.0
     """Lambda, the weight of ClariNet's regularisation of the KL between Gaussians."""
-    squared: float = 0.0
+    squared: NonNegative = 0.0
     """Weight of the power loss on |STFT|^2 averaged over time (Parallel WaveNet's)."""
-    magnitude: float = 0.0
+    magnitude: NonNegative = 0.0
     """Weight of the power loss on |STFT|."""
-    multi: float = 1.0
+    multi: NonNegative = 1.0
     """Weight of the power loss at three resolutions."""
-    feature: float = 0.0
+    feature: NonNegative = 0.0
     """Weight of the perceptual loss on the features of a classifier of speech units."""
-    style: float = 0.0
+    style: NonNegative = 0.0
     """Weight of the perceptual loss on the Gram matrices of these features."""
-    contrastive: float = 0.0
+    contrastive: NonNegative = 0.0
     """Gamma, the weight of the contrastive term; 0.3 in the paper."""
-    adversarial: float = 0.0
+    adversarial: NonNegative = 0.0
     """Weight of the least-squares loss against discriminators of sounds (Yamamoto et al. 2019)."""
-    matching: float = 0.0
+    matching: NonNegative = 0.0
     """Weight of the distance between discriminators' hidden features of sound and recording."""
-    adversarial_after: int = 0
+    adversarial_after: Natural = 0
     """Number of updates before the adversarial and matching terms count; discriminators are trained
     from the start."""
     others: tuple[str, ...] = ()
@@ -214,9 +218,7 @@ class LossConfig:
     NAME=WEIGHT."""
 
     def __post_init__(self) -> None:
-        names = [field.name for field in dataclasses.fields(self) if field.name != "others"]
-        at_least(self, 0, *names)
-        at_least(self, 1, "draws")
+        super().__post_init__()
         if not any(map(self.weight, ("kl", "adversarial", *SPECTRAL, *dict(self.other_weights)))):
             raise UserError("`kl` must be above 0 if no other term is.")
 
@@ -252,19 +254,16 @@ class LossConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClipConfig:
+class ClipConfig(Checked):
     """Number and length of the clips in a batch."""
 
-    clip_samples: int = 7680
+    clip_samples: Count = 7680
     """Length of a clip in samples, a multiple of the hop length."""
     left_samples: int = 0
     """For the residual: number of recorded samples before each clip that the KL does not count, a
     multiple of the hop length. Clips then include neighbouring frames on both sides."""
-    batch_size: int = 4
+    batch_size: Count = 4
     """Number of clips per batch."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "clip_samples", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True)

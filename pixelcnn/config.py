@@ -7,11 +7,15 @@ is fast.
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from onepass.foundation.rules import (
+    Checked,
+    Count,
+    Natural,
+    NonNegative,
+    Share,
     UserError,
-    at_least,
     check_levels,
     choices,
     require,
@@ -29,33 +33,28 @@ def dtype_of(bits: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageRules:
+class ImageRules(Checked):
     """Size, channels and depth of images, and the dev share if the source has no split."""
 
-    size: int = 32
+    size: Count = 32
     """Side of an image in pixels; larger images are cropped to the centred square and reduced."""
     channels: Literal[1, 3] = 3
     """1 for grey, 3 for red, green and blue."""
     reduce: Reduce = "area"
     """Reduction of larger images: averages over areas, or every k-th pixel."""
-    dev_share: float = 0.05
+    dev_share: Share = 0.05
     """Share of the images assigned to dev, by a hash of the name, if the source has no split."""
     bits: int = 8
     """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images in 16-bit
     files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects the value unless this or
     `output.levels` is given."""
-    crop: int = 0
+    crop: Natural = 0
     """Train on random square crops of photographs with this side in pixels, for factors without
     coordinates; photographs keep their shape and are reduced to a longer side of `size`. 0: train
     on whole square images."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "size")
-        at_least(self, 0, "crop")
-        require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
-        kinds = get_args(Reduce)
-        require(self.reduce in kinds, "reduce", " or ".join(kinds), self.reduce)
-        require(0.0 <= self.dev_share < 1.0, "dev_share", "in [0, 1)", self.dev_share)
+        super().__post_init__()
         require(8 <= self.bits <= 16, "bits", "between 8 and 16", self.bits)
 
 
@@ -68,34 +67,34 @@ GROUPS = (2, 3, 4)  # pixels of a 2 x 2 tile that are drawn; the first pixel is 
 
 
 @dataclasses.dataclass(frozen=True)
-class ConditioningConfig:
+class ConditioningConfig(Checked):
     """Settings of the condition and of its encoder."""
 
     kind: ConditionKind = "none"
     """Kind of condition: none, class, text (a caption), map (of labels) or video (the preceding
     frames)."""
-    classes: int = 0
+    classes: Natural = 0
     """Number of classes, or of labels in a map."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """Share of images whose class or caption is dropped in training, so that the model also learns
     an unconditional distribution, which guidance needs."""
     text_unit: TextUnit = "character"
     """Encoder of captions: by character, or by word regardless of order, which needs fewer images.
     """
-    text_channels: int = 128
+    text_channels: Count = 128
     """Channels of a caption's vector and of the encoder's layers."""
-    text_map_channels: int = 0
+    text_map_channels: Natural = 0
     """Channels of a map of 8x8 cells that is computed from a caption's vector, for locations in
     captions; 0: no map."""
-    map_channels: int = 32
+    map_channels: Count = 32
     """Output channels of the encoders of maps and frames."""
-    context_frames: int = 2
+    context_frames: Count = 2
     """Number of preceding frames that a video model reads."""
-    action_channels: int = 0
+    action_channels: Natural = 0
     """Number of values in a frame's action; 0: no actions."""
-    state_channels: int = 0
+    state_channels: Natural = 0
     """Number of values in a frame's state; 0: no states."""
-    jitter: float = 0.0
+    jitter: NonNegative = 0.0
     """Standard deviation of the noise added to normalised actions and states in training, against
     overfitting."""
     picture_channels: int = 3
@@ -104,14 +103,7 @@ class ConditioningConfig:
     """Number of levels of the preceding frames."""
 
     def __post_init__(self) -> None:
-        kinds = get_args(ConditionKind)
-        require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
-        at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
-        at_least(self, 0, "text_map_channels")
-        units = get_args(TextUnit)
-        require(self.text_unit in units, "text_unit", " or ".join(units), self.text_unit)
-        at_least(self, 1, "text_channels", "map_channels", "context_frames")
-        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
+        super().__post_init__()
         fits = not self.dropout or self.kind in ("class", "text")
         require(fits, "dropout", "0 but for kind class or text", self.dropout)
         channels = self.picture_channels
@@ -128,7 +120,7 @@ class ConditioningConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputConfig:
+class OutputConfig(Checked):
     """Settings of a pixel's output distribution."""
 
     likelihood: LikelihoodKind = "logistic"
@@ -138,16 +130,16 @@ class OutputConfig:
     """Number of levels per channel."""
     channels: int = 3
     """1 for grey, 3 for red, green and blue, in this order."""
-    components: int = 10
+    components: Count = 10
     """Logistics or Gaussians in the mixture."""
     min_log_scale: float = -7.0
     """Lower bound of the natural log of a scale, relative to half the range of the levels."""
-    softmax_units: int = 64
+    softmax_units: Count = 64
     """Hidden units of each channel's softmax."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
-        at_least(self, 1, "components", "softmax_units")
         kinds = (*mixtures(), SOFTMAX)
         require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
         check_levels(self.levels, 65536 if self.has_density else 256)
@@ -159,16 +151,16 @@ class OutputConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelCNNConfig:
+class PixelCNNConfig(Checked):
     """The architecture of a gated PixelCNN."""
 
-    layers: int = 8
+    layers: Count = 8
     """Number of gated layers, each with a vertical and a horizontal part."""
-    units: int = 64
+    units: Count = 64
     """Channels of each of the two stacks."""
-    output_units: int = 128
+    output_units: Count = 128
     """Channels of the layer before the output."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """Dropout rate of the gated units."""
     coordinates: bool = True
     """Let the network read the coordinates of each pixel."""
@@ -177,8 +169,7 @@ class PixelCNNConfig:
     nearly the same cost."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "layers", "units", "output_units")
-        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
+        super().__post_init__()
         fits = bool(self.dilations) and min(self.dilations) >= 1
         require(fits, "dilations", "one or more numbers of at least 1", self.dilations)
 
@@ -189,34 +180,32 @@ class PixelCNNConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class FactorConfig:
+class FactorConfig(Checked):
     """The architecture of the factors of a multiscale model."""
 
     kind: FactorKind = "A"
     """A: the pixels of a group are drawn at once; B: a shallow PixelCNN draws M x M patches."""
-    blocks: int = 6
+    blocks: Count = 6
     """Number of gated residual blocks of the ResNet."""
-    units: int = 96
+    units: Count = 96
     """Channels of the ResNet."""
-    output_units: int = 128
+    output_units: Count = 128
     """Channels of the layer before the output."""
     patch: int = 4
     """Side M of a patch, in pixels of the group (type B)."""
-    shallow_layers: int = 3
+    shallow_layers: Count = 3
     """Number of layers of the shallow PixelCNN (type B)."""
-    shallow_units: int = 48
+    shallow_units: Count = 48
     """Channels of each stack of the shallow PixelCNN (type B)."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """Dropout rate of the gated units."""
     coordinates: bool = True
     """Let the factors read the coordinates of each pixel. Without coordinates they are
     convolutional: they enlarge images of any shape, and can be trained without a base."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
+        super().__post_init__()
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
-        require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
-        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
 
     @property
     def shallow(self) -> PixelCNNConfig:
@@ -227,7 +216,7 @@ class FactorConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiscaleConfig:
+class MultiscaleConfig(Checked):
     """The architecture of a multiscale PixelCNN."""
 
     base_size: int = 8
@@ -244,6 +233,7 @@ class MultiscaleConfig:
     are those of `base`. Empty: a PixelCNN draws it."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = (2, 4, 8, 16, 32, 64)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
         layers = self.base_flows
@@ -291,20 +281,18 @@ class DataConfig(ImageRules):
 
     flip: bool = False
     """Mirror each image horizontally with probability 1/2."""
-    shift: int = 0
+    shift: Natural = 0
     """Maximum random shift of an image in pixels, on both axes; edge pixels are repeated."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Number of images per batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "batch_size")
-        at_least(self, 0, "shift")
         require(not self.crop or not self.shift, "shift", "0 with `data.crop`", self.shift)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """Settings of a training run that both kinds of image models share."""
 
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
@@ -323,6 +311,7 @@ class TrainConfig:
     """Random seed of the initial weights, the order of the images, augmentation and dropout."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
         require(channels == self.data.channels, "output.channels", rule, channels)

@@ -3,10 +3,10 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from onepass.foundation.model_folders import is_loopback
-from onepass.foundation.rules import UserError, at_least, require
+from onepass.foundation.rules import Checked, Count, Natural, NonNegative, Range, UserError, require
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (
@@ -19,16 +19,16 @@ DEFAULT_PORTS = ("http", ":80"), ("https", ":443")  # which browsers leave out
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Checked):
     """Addresses, authentication and limits of a server."""
 
     host: str = "127.0.0.1"
     """Address to listen on, for HTTP and gRPC. Any address but loopback requires a token."""
-    port: int = 8501
+    port: Natural = 8501
     """HTTP port; 0: any free port, which the server prints when it is ready."""
-    grpc_port: int = 8500
+    grpc_port: Annotated[int, Range(-1)] = 8500
     """gRPC port; 0: any free port; -1: no gRPC."""
-    probe_port: int = -1
+    probe_port: Annotated[int, Range(-1)] = -1
     """Port that serves only `/healthz`, `/readyz` and the metrics, without a token; 0: any free
     port; -1: none."""
     token_file: Path | None = None
@@ -41,31 +41,31 @@ class Settings:
     allow_origin: tuple[str, ...] = ()
     """Origins, such as https://site.example, whose pages may send requests and read the answers.
     Each is compared as a whole, so there is no `*`. A token is still required."""
-    max_body_mib: float = 16.0
+    max_body_mib: Annotated[float, Range(0.001)] = 16.0
     """Largest request body and largest gRPC message, in MiB."""
-    max_rows: int = 64
+    max_rows: Count = 64
     """Largest batch of one request; it is split if the model's limit is lower."""
-    queue_rows: int = 256
+    queue_rows: Count = 256
     """Number of rows that may wait for each model, and 1/8 more for clients that have few in the
     queue; further requests get status 503."""
-    queue_mib: float = 256.0
+    queue_mib: Annotated[float, Range(0.001)] = 256.0
     """Total size of the inputs that may wait for each model, in MiB."""
-    prefix_mib: float = 256.0
+    prefix_mib: NonNegative = 256.0
     """Memory for the states after the latest prefixes of all models, in MiB, so that what continues
     one of them does not read it again; 0: every request reads its prefix."""
-    batch_delay_ms: float = 1.0
+    batch_delay_ms: NonNegative = 1.0
     """Longest time, in milliseconds, that a batch waits for more rows while requests are
     concurrent."""
-    threads: int = 1
+    threads: Count = 1
     """Number of concurrent calls of each model; one more may run if its rows take over a second."""
-    timeout_seconds: float = 60.0
+    timeout_seconds: Annotated[float, Range(0.001)] = 60.0
     """Time limit of a request, in seconds; a client may ask for a shorter one."""
-    max_streams: int = 16
+    max_streams: Count = 16
     """Number of concurrent streams of each model, in a sandbox at most 247 minus `threads`; one
     client can have half of them. Further requests get status 503."""
-    poll_seconds: float = 1.0
+    poll_seconds: Annotated[float, Range(0.01)] = 1.0
     """Time between two scans of the folder of models, in seconds."""
-    load_seconds: float = 600.0
+    load_seconds: Annotated[float, Range(0.001)] = 600.0
     """Time limit for loading and warming a version, in seconds; other versions load meanwhile."""
     sandbox: bool = True
     """Load and run each model in its own process, which can neither write files nor access a
@@ -73,11 +73,11 @@ class Settings:
     trust: tuple[str, ...] = ()
     """PEM files with public ed25519 keys. Bundles signed with a matching private key (`onepass
     export --sign`) run in the server's process; with --no-sandbox, no others are loaded."""
-    sandbox_memory_gib: float = 4.0
+    sandbox_memory_gib: Annotated[float, Range(0.001)] = 4.0
     """Memory limit of each sandbox process, in GiB."""
-    call_seconds: float = 600.0
+    call_seconds: Annotated[float, Range(0.001)] = 600.0
     """Time limit of a call in a sandbox, in seconds; a process that hangs is restarted."""
-    drain_seconds: float = 30.0
+    drain_seconds: NonNegative = 30.0
     """Time to answer accepted requests after SIGTERM or Ctrl-C, in seconds."""
     backend: Literal["auto", "tensorflow", "numba", "numba-bfloat16"] = "auto"
     """Backend of speech models; auto: numba for students if there is no GPU. numba-bfloat16, for
@@ -92,12 +92,7 @@ class Settings:
     """Lowest level of the log; info includes one line per request."""
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "port", "prefix_mib", "batch_delay_ms", "drain_seconds")
-        at_least(self, -1, "grpc_port", "probe_port")
-        at_least(self, 1, "max_rows", "queue_rows", "threads", "max_streams")
-        at_least(self, 0.001, "max_body_mib", "queue_mib", "sandbox_memory_gib")
-        at_least(self, 0.001, "timeout_seconds", "load_seconds", "call_seconds")
-        at_least(self, 0.01, "poll_seconds")
+        super().__post_init__()
         ports: dict[int, str] = {}
         for name in ("port", "grpc_port", "probe_port"):
             value = getattr(self, name)

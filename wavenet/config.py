@@ -5,7 +5,16 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from onepass.foundation.rules import at_least, require, stored_config
+from onepass.foundation.rules import (
+    Checked,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Share,
+    require,
+    stored_config,
+)
 from onepass.likelihoods import registry
 from onepass.likelihoods.registry import LikelihoodName
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
@@ -18,7 +27,7 @@ ComputeDtype = Literal["float32", "bfloat16", "float64"]
 
 
 @dataclasses.dataclass(frozen=True)
-class WaveNetConfig:
+class WaveNetConfig(Checked):
     """The architecture of a WaveNet (van den Oord et al. 2016, sections 2.1 to 2.6).
 
     Gate channels count the gated units; the convolution before the gate has twice as many outputs.
@@ -33,26 +42,26 @@ class WaveNetConfig:
     """Number of logistics or Gaussians in the mixture."""
     min_log_scale: float = -16.0
     """Lower bound of the natural log of a scale, relative to full scale."""
-    layers: int = 30
+    layers: Count = 30
     """Total number of residual layers."""
-    stacks: int = 3
+    stacks: Count = 3
     """Number of dilation cycles; each has dilations 1, 2, 4, ... over layers / stacks layers."""
     filter_width: int = 3
     """Number of taps of a dilated convolution: 2 or 3."""
-    residual_channels: int = 64
+    residual_channels: Count = 64
     """Channels of the residual path."""
-    gate_channels: int = 64
+    gate_channels: Count = 64
     """Gated units per layer."""
-    skip_channels: int = 128
+    skip_channels: Count = 128
     """Channels of the skip connections and of the two output layers."""
-    front_width: int = 1
+    front_width: Count = 1
     """Number of past samples that the first convolution reads (1 for a softmax)."""
     linear_prediction: bool = False
     """Add a learned linear prediction from the `front_width` past samples to every mean."""
-    input_gain: float = 1.0
+    input_gain: Positive = 1.0
     """Gain applied to the waveform inside the network, for quiet recordings that are not
     normalised."""
-    feature_channels: int = 0
+    feature_channels: Natural = 0
     """Channels of the conditioning frames (mel bands, F0 and voicing); 0: no local condition."""
     condition_channels: int = 64
     """Channels of the upsampled condition that every gate reads."""
@@ -60,11 +69,11 @@ class WaveNetConfig:
     """Width in frames of the centred convolution before the upsampling."""
     upsample_factors: tuple[int, ...] = ()
     """Factors of the learned upsampling; their product is the hop length in samples."""
-    speakers: int = 0
+    speakers: Natural = 0
     """Number of speakers (or classes) for the global condition; 0: none."""
-    speaker_channels: int = 16
+    speaker_channels: Natural = 16
     """Size of the learned speaker embedding; 0: one-hot vectors."""
-    context_layers: int = 0
+    context_layers: Natural = 0
     """Layers of the context stack, which reads whole blocks of past samples; 0: no stack."""
     context_block_samples: int = 64
     """Samples per block of the context stack."""
@@ -72,28 +81,28 @@ class WaveNetConfig:
     """Channels of the context stack and of the condition that it computes."""
     bunch_samples: int = 1
     """Samples that one step of the layers generates: 1, 2 or 4; a small head draws each of them."""
-    conditioner_units: int = 0
+    conditioner_units: Natural = 0
     """Units of the first of two layers that compute the condition from the frames; 0: use the
     learned upsampling instead."""
-    subframes: int = 5
+    subframes: Count = 5
     """Sub-frames per frame, for `conditioner_units`; the condition is constant within each."""
-    prediction_order: int = 0
+    prediction_order: Natural = 0
     """Order of the linear prediction that is computed from the mel frames, or from past samples
     with `prediction_windows`; 0: no prediction."""
     prediction_windows: tuple[int, ...] = ()
     """Lengths of the windows of past samples from which linear predictors are computed; empty: no
     predictors."""
-    prediction_block: int = 16
+    prediction_block: Count = 16
     """Number of samples for which the coefficients of these predictors are constant."""
     exact_prediction: bool = True
     """Compute the linear prediction from mel frames in float64, which makes it robust to rounding;
     False: in the frames' type."""
-    pitch_taps: int = 0
+    pitch_taps: Natural = 0
     """Number of residuals, around the sample one pitch period ago, that layers and head read; 0: no
     such residuals, and F0 is not used."""
-    pitch_bins: int = 0
+    pitch_bins: Natural = 0
     """Number of classes, from 60 to 600 Hz, of the F0 classifier; 0: F0 is regressed instead."""
-    head_width: int = 8
+    head_width: Count = 8
     """Number of past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
     """Gated units of the head, for `conditioner_units`."""
@@ -102,12 +111,9 @@ class WaveNetConfig:
     it, samplers that sum in a different order still draw the same levels."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "stacks", "layers")
+        super().__post_init__()
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
-        at_least(self, 1, "front_width", "residual_channels", "gate_channels", "skip_channels")
-        require(self.input_gain > 0, "input_gain", "above 0", self.input_gain)
-        at_least(self, 0, "feature_channels", "speakers", "speaker_channels", "context_layers")
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
@@ -122,7 +128,6 @@ class WaveNetConfig:
     def _check_bunches(self) -> None:
         bunch = self.bunch_samples
         require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
-        at_least(self, 0, "conditioner_units", "prediction_order", "pitch_taps", "pitch_bins")
         if not self.conditioner_units:
             for name, off in (("bunch_samples", 1), ("pitch_taps", 0)):
                 value = getattr(self, name)
@@ -133,7 +138,6 @@ class WaveNetConfig:
         require(not self.linear_prediction, "linear_prediction", "off with frames", True)
         require(self.context_layers == 0, "context_layers", "0", self.context_layers)
         require(self.front_width >= bunch, "front_width", f"at least {bunch}", self.front_width)
-        at_least(self, 1, "head_width", "subframes")
         whole = self.subframes * bunch
         hop = math.prod(self.upsample_factors)
         require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
@@ -146,7 +150,6 @@ class WaveNetConfig:
             return
         rule = f"longer than `prediction_order`, {order}"
         require(min(windows) > order, "prediction_windows", rule, windows)
-        at_least(self, 1, "prediction_block")
         longest = max(windows) - order
         require(self.front_width <= longest, "front_width", f"at most {longest}", self.front_width)
         plain = {"linear_prediction": False, "context_layers": 0, "input_gain": 1}
@@ -255,16 +258,16 @@ Padding = Literal["zeros", "reflect"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Checked):
     """Settings of the training data: features, normalisation, clips and augmentation."""
 
-    sample_rate_hz: int = 24_000
+    sample_rate_hz: Count = 24_000
     """Sample rate in Hz; recordings with a different rate are resampled."""
     features: tuple[Feature, ...] = ()
     """Features of the conditioning frames: mel, f0, both (in this order) or none."""
     by_speaker: bool = False
     """Condition on the speaker, who is named in a table or by the folder of the recording."""
-    mel_bands: int = 80
+    mel_bands: Count = 80
     """Number of mel bands."""
     mel_low_hz: float = 0.0
     """Lower edge of the lowest mel band in Hz."""
@@ -277,12 +280,12 @@ class DataConfig:
     level_db: float | None = None
     """RMS in dB of full scale to which the median recording is amplified; all recordings get the
     same gain, except that a lower one is used where the peak would clip. None: no gain."""
-    clip_samples: int = 7680
+    clip_samples: Count = 7680
     """Length of a training clip in samples, a multiple of the hop."""
     left_samples: int = 0
     """Number of samples before each clip that the network reads but that are not in the loss; a
     multiple of the hop."""
-    batch_size: int = 4
+    batch_size: Count = 4
     """Number of clips per batch."""
     augment_gain_db: float = 0.0
     """Amplify each clip by a random gain between minus and plus this many dB."""
@@ -291,18 +294,16 @@ class DataConfig:
     augment_speeds: tuple[float, ...] = ()
     """Speeds at which every training recording is added once more, such as 0.97 1.03. Pitch and
     tempo change together; each speed needs as much memory as the recordings."""
-    min_seconds: float = 0.3
+    min_seconds: NonNegative = 0.3
     """Minimum length of a recording in seconds; shorter ones are left out."""
-    dev_share: float = 0.05
+    dev_share: Share = 0.05
     """Share of the files that are assigned to dev if the folder has no train/dev split."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
+        super().__post_init__()
         speeds = self.augment_speeds
         is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
         require(is_near, "augment_speeds", "between 0.5 and 2", speeds)
-        at_least(self, 0, "min_seconds")
-        require(0 <= self.dev_share < 1, "dev_share", "in [0, 1)", self.dev_share)
         known = self.features in ((), ("mel",), ("f0",), ("mel", "f0"))
         rule = "mel, f0, mel f0 (in this order) or nothing"
         require(known, "features", rule, " ".join(self.features))

@@ -6,7 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from onepass.foundation.rules import UserError, at_least, check_seed, require, whole_number
+from onepass.foundation.rules import (
+    Checked,
+    Count,
+    NonNegative,
+    UserError,
+    check_seed,
+    whole_number,
+)
 from onepass.foundation.runtime import check_eager
 from onepass.interface import Draw
 from wavenet.config import DataConfig
@@ -200,7 +207,7 @@ FULL_SCALE = 1.15  # upper bound of a frame's values, reached by a full-scale si
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class Request(Checked):
     """A request for a batch of waveforms.
 
     Attributes:
@@ -209,17 +216,13 @@ class Request:
       prime: int32 levels [batch, samples] that the waveforms continue, or None; students have none.
     """
 
-    num_samples: int
+    num_samples: Count
     seed: int = 0
     rows: tuple[int, ...] = (0,)
     frames: np.ndarray | RepeatedFrames | None = None
     speaker: np.ndarray | None = None
     prime: np.ndarray | None = None
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "num_samples")
-        require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
+    temperature: NonNegative = 1.0
 
 
 @dataclasses.dataclass

@@ -4,26 +4,26 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from onepass.foundation.rules import UserError, at_least, require
+from onepass.foundation.rules import Checked, Count, Natural, NonNegative, UserError, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
 
 
 @dataclasses.dataclass(frozen=True)
-class GuidedTargets:
+class GuidedTargets(Checked):
     """Settings of the guidance loss: the weights of its terms, and the teacher's distribution."""
 
-    guidance: float = 1.5
+    guidance: NonNegative = 1.5
     """Guidance weight: how far the teacher's distributions move away from unconditional ones."""
     temperature: tuple[float, ...] = (1.0,)
     """Temperature of the guided teacher; one number, or one per scale starting with the base. 1
     does not change its distribution."""
-    kl: float = 1.0
+    kl: NonNegative = 1.0
     """Weight of KL(guided teacher || student)."""
-    likelihood: float = 0.0
+    likelihood: NonNegative = 0.0
     """Weight of the negative log likelihood of the training images."""
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "guidance", "kl", "likelihood")
+        super().__post_init__()
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
 
@@ -34,31 +34,30 @@ class GuidedTargets:
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowTargets:
+class FlowTargets(Checked):
     """The terms of a flow's loss and their weights; 0 disables a term. Each term is logged."""
 
-    kl: float = 1.0
+    kl: NonNegative = 1.0
     """Weight of KL(student || teacher), in nats per dimension."""
-    draws: int = 16
+    draws: Count = 16
     """Number of draws per dimension for estimating the cross-entropy."""
-    likelihood: float = 0.0
+    likelihood: NonNegative = 0.0
     """Weight of an upper bound on the negative log-likelihood of the training images, in nats per
     dimension."""
-    forward: float = 0.0
+    forward: NonNegative = 0.0
     """Weight of an upper bound on KL(teacher || student), in nats per dimension, estimated from
     images that the teacher draws."""
-    guidance: float = 0.0
+    guidance: NonNegative = 0.0
     """Guidance weight of the teacher when it draws images for `forward`; 0: no guidance."""
-    spectrum: float = 0.0
+    spectrum: NonNegative = 0.0
     """Weight of the difference between the power spectra of drawn and real images, each averaged
     over the batch."""
-    features: float = 0.0
+    features: NonNegative = 0.0
     """Weight of the difference between a small classifier's features of drawn and real images, each
     averaged over the batch. The classifier is trained first and stored in the run directory."""
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
-        at_least(self, 1, "draws")
+        super().__post_init__()
         _check_terms(self, "likelihood", "forward", "spectrum", "features")
 
     @property
@@ -68,22 +67,19 @@ class FlowTargets:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageDistillConfig:
+class ImageDistillConfig(Checked):
     """Settings that all distillations of image models share."""
 
     kind: ClassVar[str]
     targets: GuidedTargets | FlowTargets
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
-    batch_size: int = 16
+    batch_size: Count = 16
     """Number of images per batch."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the convolutions' arithmetic during training; everything else is float32."""
     seed: int = 0
     """Seed of initial weights, the order of the images, noise, crops and dropout."""
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "batch_size")
 
     @property
     def needs_features(self) -> bool:
@@ -100,14 +96,10 @@ class GuidedConfig(ImageDistillConfig):
 
     kind: ClassVar[str] = "guided"
     targets: GuidedTargets = dataclasses.field(default_factory=GuidedTargets)
-    table_side: int = 0
+    table_side: Natural = 0
     """Compare the distributions of a pixel group whose sides are at least twice this number of
     pixels only at evenly spaced rows and columns, at least this many of each, starting at a random
     corner. 0: compare all."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "table_side")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,13 +110,12 @@ class FlowConfig(ImageDistillConfig):
     targets: FlowTargets = dataclasses.field(default_factory=FlowTargets)
     flows: tuple[int, ...] = (4, 4, 8)
     """Number of layers of each flow, first to last."""
-    units: int = 64
+    units: Count = 64
     """Number of channels of each of a flow's two stacks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)
-        at_least(self, 1, "units")
 
     @property
     def needs_features(self) -> bool:

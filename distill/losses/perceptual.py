@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import scipy.cluster.vq
@@ -28,7 +29,7 @@ import tensorflow as tf
 from distill.losses.spectra import log_mel
 from distill.losses.terms import Draw
 from onepass.foundation.files import Arrays, read_npz, write_npz
-from onepass.foundation.rules import UserError, require
+from onepass.foundation.rules import Checked, Count, Range, UserError, require
 from onepass.likelihoods.noise import Initial
 from onepass.replicator import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
@@ -50,17 +51,16 @@ OPTIMIZER = OptimizerConfig(learning_rate=3e-3, warmup_steps=50, decay="cosine",
 
 
 @dataclasses.dataclass(frozen=True)
-class UnitConfig:
+class UnitConfig(Checked):
     """Sizes of a `UnitClassifier`, and the mel settings of the frames that it reads."""
 
     convention: MelConvention
-    num_units: int = 64
-    channels: int = 64
+    num_units: Annotated[int, Range(2)] = 64
+    channels: Count = 64
     widths: tuple[int, ...] = (5, 3, 3)
 
     def __post_init__(self) -> None:
-        require(self.num_units >= 2, "num_units", "at least 2", self.num_units)
-        require(self.channels >= 1, "channels", "at least 1", self.channels)
+        super().__post_init__()
         fits = self.widths and min(self.widths) >= 1
         require(fits, "widths", "one or more of at least 1", self.widths)
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import difflib
 import io
-import math
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from onepass.foundation.rules import UserError, at_least, require
+from onepass.foundation.rules import Checked, Count, Positive, UserError
 
 NO_TYPE = r": no type matching .*{} could .* from \[('.*?')\]\. Got .*"
 REWORDED = (
@@ -173,7 +172,7 @@ class DecompressArguments:
 
 
 @dataclasses.dataclass(frozen=True)
-class QuickstartArguments:
+class QuickstartArguments(Checked):
     """Run a demonstration: networks of Keras and PyTorch, speech, measures, images and training.
 
     It derives the steps of two networks that it has never seen; speaks a held-out sentence sample
@@ -185,16 +184,11 @@ class QuickstartArguments:
     """Folder for the sounds, the images, the run and report.md; created if missing."""
     overwrite: bool = False
     """Replace existing files of the same names."""
-    seconds: float = 3.0
+    seconds: Positive = 3.0
     """Length of the teacher's sound, in seconds; the student speaks the whole recording."""
-    spoken: int = 4
+    spoken: Count = 4
     """Number of recordings that are resynthesised and measured."""
     train: bool = True
     """Train a small WaveNet too, in two minutes, and distil it for half a minute."""
     seed: int = 0
     """Seed of the noise."""
-
-    def __post_init__(self) -> None:
-        """Raise a UserError that names the field if a number is out of range."""
-        at_least(self, 1, "spoken")
-        require(0 < self.seconds < math.inf, "seconds", "above 0 and finite", self.seconds)

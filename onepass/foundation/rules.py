@@ -18,7 +18,17 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,11 +59,57 @@ def require(holds: object, name: str, rule: str, value: object) -> None:
         raise UserError(must_be(name, rule, value))
 
 
-def at_least(config: Any, least: float, *fields: str) -> None:
-    """Raise UserError if a field of a configuration is below `least` or NaN."""
-    for field in fields:
-        value = getattr(config, field)
-        require(value >= least, field, f"at least {least}", value)
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a field may hold: at least `low` and below `high`; or above it, finite."""
+
+    low: float
+    high: float = math.inf
+    is_above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is in the range; NaN is in none."""
+        if self.is_above:
+            return self.low < value < math.inf
+        return value >= self.low and (value < self.high or self.high == math.inf)
+
+    def __str__(self) -> str:
+        if self.is_above:
+            return f"above {self.low} and finite"
+        return f"at least {self.low}" if self.high == math.inf else f"in [{self.low}, {self.high})"
+
+
+Count = Annotated[int, Range(1)]
+Natural = Annotated[int, Range(0)]
+NonNegative = Annotated[float, Range(0)]
+Positive = Annotated[float, Range(0, is_above=True)]
+Share = Annotated[float, Range(0, 1)]
+
+
+class Checked:
+    """A dataclass of settings whose annotations are rules: a `Range`, or a Literal's choices."""
+
+    def __post_init__(self) -> None:
+        """Raise a UserError that names the field if a value breaks its rule."""
+        settings: Any = type(self)
+        for name, choices, rule in _rules_of(settings):
+            value = getattr(self, name)
+            require(value in choices if choices else rule.holds(value), name, str(rule), value)
+
+
+@functools.cache
+def _rules_of(settings: type) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """Return the name, choices and rule of each field that has a rule."""
+    found: list[tuple[str, tuple[Any, ...], Any]] = []
+    for field in dataclasses.fields(settings):
+        if get_origin(field.type) is Literal:
+            choices = get_args(field.type)
+            words = ", ".join(map(str, choices))
+            rule = " or ".join(map(str, choices)) if len(choices) < 3 else f"one of {words}"
+            found.append((field.name, choices, rule))
+        ranges = [x for x in getattr(field.type, "__metadata__", ()) if isinstance(x, Range)]
+        found += [(field.name, (), each) for each in ranges]
+    return found
 
 
 def exit_status(error: BaseException) -> int:

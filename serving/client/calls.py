@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import stamina
 
-from onepass.foundation.rules import UserError, require
+from onepass.foundation.rules import Checked, Natural, UserError, require
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # pause between two attempts
 Answer = TypeVar("Answer")
@@ -75,13 +75,10 @@ class Deadline:
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrying:
+class Retrying(Checked):
     """A retry policy with pauses that double and have jitter, or are as long as the server asks."""
 
-    retries: int
-
-    def __post_init__(self) -> None:
-        require(self.retries >= 0, "retries", "at least 0", self.retries)
+    retries: Natural
 
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
         """Call `attempt` until it does not raise RetryableError, and return its result."""

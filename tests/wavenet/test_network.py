@@ -174,7 +174,7 @@ PLAIN = [
     ("layers", 7, "`layers` must be a multiple of `stacks`, got 7."),
     ("filter_width", 4, "`filter_width` must be 2 or 3, got 4."),
     ("residual_channels", 0, "`residual_channels` must be at least 1, got 0."),
-    ("input_gain", 0.0, "`input_gain` must be above 0, got 0.0."),
+    ("input_gain", 0.0, "`input_gain` must be above 0 and finite, got 0.0."),
     ("levels", 1, "`levels` must be between 2 and"),
     ("prediction_order", 4, "`prediction_windows` must be given together with"),
     ("prediction_windows", (32,), "`prediction_windows` must be given together with"),

@@ -23,7 +23,7 @@ from onepass.foundation.files import (
     unread,
     write_text,
 )
-from onepass.foundation.rules import UserError, require
+from onepass.foundation.rules import Checked, NonNegative, Share, UserError
 from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
 from wavenet.data.audio import SUFFIXES, AudioError
@@ -211,7 +211,7 @@ class DataError(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class ScanRules:
+class ScanRules(Checked):
     """Rules for usable recordings, and for the split if the folder has none.
 
     Attributes:
@@ -223,16 +223,12 @@ class ScanRules:
         recordings without a speaker are then left out, unless no recording has one.
     """
 
-    min_seconds: float = 0.3
+    min_seconds: NonNegative = 0.3
     silent_peak_db: float = -60.0
     max_clipped_share: float = 0.001
     keep_clipped: bool = True
-    dev_share: float = 0.05
+    dev_share: Share = 0.05
     speaker_folders: bool = False
-
-    def __post_init__(self) -> None:
-        require(0.0 <= self.dev_share < 1.0, "dev_share", "in [0, 1)", self.dev_share)
-        require(self.min_seconds >= 0.0, "min_seconds", "at least 0", self.min_seconds)
 
 
 @dataclasses.dataclass(frozen=True)

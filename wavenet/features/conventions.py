@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from onepass.foundation.rules import UserError, at_least, require
+from onepass.foundation.rules import Checked, Count, Positive, UserError, require
 
 FIXED = {
     "window": "periodic hann",
@@ -20,7 +20,7 @@ METHODS = ("dio", "harvest")
 
 
 @dataclasses.dataclass(frozen=True)
-class MelConvention:
+class MelConvention(Checked):
     """The definition of a log-mel spectrogram.
 
     Frame f is the Hann-windowed magnitude spectrum centred on sample f * hop + hop / 2, the middle
@@ -48,11 +48,11 @@ class MelConvention:
       UserError: If a setting is invalid.
     """
 
-    sample_rate_hz: int = 24000
-    hop_samples: int = 256
+    sample_rate_hz: Count = 24000
+    hop_samples: Count = 256
     window_samples: int = 1024
     fft_size: int = 1024
-    bands: int = 80
+    bands: Count = 80
     low_hz: float = 0.0
     high_hz: float | None = None
     floor: float = 1e-5
@@ -62,9 +62,12 @@ class MelConvention:
     padding: str = "zeros"
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "sample_rate_hz", "hop_samples", "bands")
-        at_least(self, self.hop_samples, "window_samples")
-        at_least(self, self.window_samples, "fft_size")
+        super().__post_init__()
+        for name, least in (
+            ("window_samples", self.hop_samples),
+            ("fft_size", self.window_samples),
+        ):
+            require(getattr(self, name) >= least, name, f"at least {least}", getattr(self, name))
         for name, choices in CHOICES.items():
             value = getattr(self, name)
             require(value in choices, name, f"one of {', '.join(choices)}", value)
@@ -109,7 +112,7 @@ class MelConvention:
 
 
 @dataclasses.dataclass(frozen=True)
-class PitchConvention:
+class PitchConvention(Checked):
     """The definition of a pitch frame: [log2(f0 / reference_hz), voiced as 0 or 1].
 
     Frame f is centred on sample f * hop + hop / 2. The first channel is interpolated linearly over
@@ -130,21 +133,20 @@ class PitchConvention:
     """
 
     sample_rate_hz: int = 24000
-    hop_samples: int = 256
+    hop_samples: Count = 256
     low_hz: float = 60.0
     high_hz: float = 600.0
     method: str = "dio"
-    reference_hz: float = 200.0
+    reference_hz: Positive = 200.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}", self.method)
         if not 0.0 < self.low_hz < self.high_hz < self.sample_rate_hz / 2:
             raise UserError(
                 f"`low_hz` and `high_hz` must satisfy 0 < low_hz < high_hz < "
                 f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.high_hz}."
             )
-        at_least(self, 1, "hop_samples")
-        require(self.reference_hz > 0.0, "reference_hz", "above 0", self.reference_hz)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings for a JSON file; `PitchConvention(**settings)` is the inverse."""

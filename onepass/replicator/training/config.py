@@ -1,12 +1,21 @@
 """Settings of a training run, and options of all verbs that train; without TensorFlow."""
 
 import dataclasses
-import math
 import tomllib
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from onepass.foundation.rules import UserError, at_least, complete_settings, dataclass_from, require
+from onepass.foundation.rules import (
+    Checked,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Share,
+    UserError,
+    complete_settings,
+    dataclass_from,
+)
 
 Config = TypeVar("Config")
 
@@ -40,77 +49,61 @@ def read_presets(file: Path, *kinds: type[Config]) -> dict[str, Preset[Config]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopConfig:
+class LoopConfig(Checked):
     """Length of training and frequency of evaluations; may change when a run is resumed."""
 
-    num_steps: int = 10_000
+    num_steps: Count = 10_000
     """Total number of updates, including those before a resume. A cosine decay ends here."""
-    max_minutes: float = 0.0
+    max_minutes: NonNegative = 0.0
     """Stop after this many minutes, including the last evaluation if an earlier one was timed; 0:
     no limit."""
-    report_every_steps: int = 20
+    report_every_steps: Count = 20
     """Steps between lines of metrics."""
-    evaluate_every_steps: int = 1000
+    evaluate_every_steps: Count = 1000
     """Steps between evaluations on the dev set; the last step is evaluated, too."""
-    patience: int = 0
+    patience: Natural = 0
     """End training after this many consecutive evaluations without a new best score, including
     evaluations before a run was resumed; 0: never."""
-    save_every_minutes: float = 5.0
+    save_every_minutes: NonNegative = 5.0
     """Minutes between checkpoints, in addition to those at evaluations and at the end."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """Number of newest checkpoints to keep, in addition to the best on the dev set."""
     jit_compile: bool = False
     """Compile the step with XLA."""
 
-    def __post_init__(self) -> None:
-        """Raise a UserError that names the field if a number is out of range."""
-        at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
-        at_least(self, 1, "keep_checkpoints")
-        at_least(self, 0, "max_minutes", "save_every_minutes", "patience")
-
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Checked):
     """Settings of Adam and the schedule of its learning rate."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Peak step size of Adam."""
-    warmup_steps: int = 200
+    warmup_steps: Natural = 200
     """Steps over which the rate increases linearly from 0."""
     decay: Literal["constant", "cosine", "halve", "cooldown"] = "constant"
     """Schedule of the rate afterwards: constant, a cosine to 0, halvings at intervals, or constant
     with a linear decay to 0 over the last `cooldown_steps` (cooldown). A run with a cooldown can be
     extended exactly before these steps start."""
-    cooldown_steps: int = 1_000
+    cooldown_steps: Count = 1_000
     """Length of the final decay in steps if `decay` is cooldown."""
-    halve_every_steps: int = 200_000
+    halve_every_steps: Count = 200_000
     """Steps between halvings if `decay` is halve."""
-    beta1: float = 0.9
+    beta1: Share = 0.9
     """Decay of Adam's average of gradients."""
-    beta2: float = 0.999
+    beta2: Share = 0.999
     """Decay of Adam's average of squared gradients."""
-    epsilon: float = 1e-8
+    epsilon: Positive = 1e-8
     """Added to the root of that average, in units of the gradient."""
-    clip_norm: float = 10.0
+    clip_norm: NonNegative = 10.0
     """Largest global norm of a gradient, above which it is scaled down; 0: no limit."""
-    average_decay: float = 0.999
+    average_decay: Share = 0.999
     """Decay of the Polyak average of the weights, which samples and evaluations use."""
-    accumulate: int = 1
+    accumulate: Count = 1
     """Number of microbatches whose gradients are accumulated one after another, so a step needs the
     memory of one microbatch; the update is the same."""
     rematerialise: bool = False
     """Recompute intermediate results of layers for the gradient instead of storing them: less
     memory, more time; the update is the same."""
-
-    def __post_init__(self) -> None:
-        """Raise a UserError that names the field if a number is out of range."""
-        for name in ("learning_rate", "epsilon"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, name, "above 0 and finite", value)
-        for name in ("beta1", "beta2", "average_decay"):
-            require(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
-        at_least(self, 0, "warmup_steps", "clip_norm")
-        at_least(self, 1, "halve_every_steps", "cooldown_steps", "accumulate")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
