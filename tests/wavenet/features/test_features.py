@@ -128,7 +128,7 @@ def test_a_convention_survives_json_whole():
         ({"colour": 1}, "`colour` is not part"),
         ({"high_hz": 9000.0}, "low_hz < high_hz <= 8000"),
         ({"window_samples": 100}, "`window_samples` must be at least 128, got 100"),
-        ({"log": "log2"}, "`log` must be one of"),
+        ({"log": "log2"}, "`log` must be natural or log10"),
         ({"floor": 0.0}, "`floor` must be above 0 and below 1"),
     ],
 )
