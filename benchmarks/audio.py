@@ -24,8 +24,7 @@ from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from onepass.samplers.native import Native, on_machine
-from wavenet.config import PRESETS, WaveNetConfig
-from wavenet.features.conventions import MelConvention
+from wavenet.config import PRESETS, MelConvention, WaveNetConfig
 from wavenet.network import Network, WaveNet
 from wavenet.samplers.symbols import SoundSymbols
 from wavenet.vocoder import VocoderWaveNet

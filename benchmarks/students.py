@@ -22,7 +22,7 @@ from distill.cpu import kernels
 from distill.cpu.engine import FlowEngine
 from distill.model import NARROW, Backend, Request, generate, stream
 from distill.student import ParallelWaveNet
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 
 SECONDS = (1.0, 5.0)
 PAPER = StudentConfig(

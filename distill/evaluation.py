@@ -33,6 +33,7 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
+from wavenet.config import MelConvention
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,
@@ -49,7 +50,6 @@ from wavenet.data.corpus import Corpus
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
 from wavenet.evaluation import data_facts, data_lines, describe_dev_set, dev_corpus, heading
-from wavenet.features.conventions import MelConvention
 from wavenet.optional_packages import describe_unavailable
 
 

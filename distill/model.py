@@ -38,8 +38,7 @@ from onepass.likelihoods.distribution import with_density
 from onepass.networks.any_length import pad_time
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
-from wavenet.config import DataConfig
-from wavenet.features.conventions import MelConvention
+from wavenet.config import DataConfig, MelConvention
 from wavenet.features.frames import FramesInPieces
 from wavenet.front import Request, batch_of, front_of, spec_of_speech
 from wavenet.network import check_condition

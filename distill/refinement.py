@@ -16,7 +16,7 @@ import scipy.fft
 import scipy.sparse
 
 from onepass.foundation.rules import must_be
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.features.frames import FramesInPieces, hann_window, mel_filters, mel_of, overlap_added
 
 UPDATES = 2  # updates of the magnitudes towards the mel in a pass

@@ -18,7 +18,7 @@ from onepass.foundation.rules import UserError
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import REFERENCE_HZ, Conditioner
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.network import interpolate_frames
 
 LEVEL = 3.0  # root mean square of the pulses, which must stand out from the noise's 1.8

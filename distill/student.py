@@ -28,7 +28,7 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import Conditioner
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.linear_prediction import use_solver
 from wavenet.network import SQRT_HALF, FrameUpsampler, causal_taps, check_condition, gate_halves
 

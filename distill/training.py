@@ -35,12 +35,12 @@ from onepass.replicator.training.state import TrainState, is_single_device
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained
 from wavenet.conditioner import SIDE_FRAMES
+from wavenet.config import MelConvention, PitchConvention
 from wavenet.data import audio
 from wavenet.data.clips import ClipBatches, ClipContext
 from wavenet.data.corpus import Corpus
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
-from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.features.frames import fundamental_frequency
 from wavenet.front import request_of
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance

@@ -10,8 +10,7 @@ from distill.losses.objective import Objective, Parts
 from distill.losses.perceptual import UnitClassifier, UnitConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from wavenet.config import WaveNetConfig
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention, WaveNetConfig
 from wavenet.network import WaveNet
 
 HOP, FRAMES = 20, 40

@@ -7,8 +7,7 @@ from networks import levels_of as levels_of
 from networks import moved
 
 from onepass.likelihoods import noise
-from wavenet.config import WaveNetConfig
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention, WaveNetConfig
 from wavenet.vocoder import VocoderWaveNet
 
 MEL = MelConvention(16_000, 40, 256, 256, 20)

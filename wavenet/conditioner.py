@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from wavenet.config import MelConvention
 from wavenet.data.batch_sampling import ClipSource, batch
-from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import MelPrediction
 from wavenet.network import interpolate_frames
 

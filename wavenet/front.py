@@ -16,9 +16,8 @@ from onepass.foundation.rules import (
 )
 from onepass.foundation.runtime import check_eager
 from onepass.interface import Draw
-from wavenet.config import DataConfig
+from wavenet.config import DataConfig, MelConvention
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import (
     FramesInPieces,
     FrameStatistics,

@@ -26,7 +26,7 @@ import tensorflow as tf
 from scipy.special import expit
 
 from onepass.foundation.rules import require
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.features.frames import above_silence, mel_filters, mel_spectrogram
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum

@@ -21,14 +21,13 @@ from onepass.replicator import Replicator
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from wavenet.conditioner import SIDE_FRAMES, Conditioner, PitchReader, train_pitch_reader
-from wavenet.config import KIND, TrainConfig, config_from
+from wavenet.config import KIND, PitchConvention, TrainConfig, config_from
 from wavenet.data import audio
 from wavenet.data.clips import ClipBatches, ClipContext, source_of
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
 from wavenet.data.recordings import SPLITS, DataError, ScanReport, ScanRules, scan
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
-from wavenet.features.conventions import PitchConvention
 from wavenet.features.frames import FrameStatistics
 from wavenet.front import request_of
 from wavenet.model import make_network

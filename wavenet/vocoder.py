@@ -22,8 +22,7 @@ from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods.distribution import with_scales
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
-from wavenet.config import WaveNetConfig
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention, WaveNetConfig
 from wavenet.linear_prediction import predictions, with_past
 from wavenet.network import (
     Network,

@@ -24,7 +24,7 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 
 SOUND, PHASE = 0, 2  # folded into the seed of a step, for the noise and for the source's phase
 DB_PER_NEPER = 20.0 / math.log(10.0)

@@ -34,8 +34,8 @@ from onepass.likelihoods.noise import Initial
 from onepass.replicator import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network
+from wavenet.config import MelConvention
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
-from wavenet.features.conventions import MelConvention
 
 KIND = "speech units, format 1"
 STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")

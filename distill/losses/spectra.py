@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.rules import must_be
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.features.frames import hann_window, mel_filters, num_frames
 
 EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 instead of infinite

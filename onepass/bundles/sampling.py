@@ -589,7 +589,7 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
 
     Nothing is checked for a model without mel frames or, as in older bundles, their statistics.
     """
-    from wavenet.features.conventions import MelConvention
+    from wavenet.config import MelConvention
     from wavenet.features.frames import read_statistics, unlike
 
     trained, stored = read_statistics(spec), (spec.get("features") or {}).get("mel")
@@ -733,7 +733,7 @@ class SoundSampling(Sampling):
             return iter, 0
         # Imported here because a bundle needs neither package for anything else.
         from distill.refinement import Refiner, refine_chunks
-        from wavenet.features.conventions import MelConvention
+        from wavenet.config import MelConvention
 
         refiner, frames = Refiner(MelConvention.from_dict(mel), passes), np.asarray(condition)
         ahead = refiner.reach_frames * refiner.convention.hop_samples

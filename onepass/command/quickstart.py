@@ -22,12 +22,11 @@ from onepass.trained import Trained
 from pixelcnn.model import load as load_images
 from pixelcnn.sampling.grids import enlarge_pixels, grid, strip, write_gif, write_png
 from wavenet import shipped
-from wavenet.config import PRESETS
+from wavenet.config import PRESETS, MelConvention
 from wavenet.copy_synthesis import System, compare, model_system
 from wavenet.data import audio
 from wavenet.dev_recordings import dev_recordings
 from wavenet.evaluation import dev_corpus
-from wavenet.features.conventions import MelConvention
 from wavenet.measures import multi_resolution_stft_distance
 from wavenet.plots import spectrogram_png
 from wavenet.training import SpeechRecipe

@@ -8,9 +8,9 @@ from onepass.interface import Model
 from onepass.speech.examples import Example
 from onepass.speech.training import Scale, with_silence
 from onepass.speech.voice import Voice
+from wavenet.config import MelConvention, PitchConvention
 from wavenet.data import audio
 from wavenet.data.audio import recorded_frames
-from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.features.frames import above_silence, fundamental_frequency, mel_spectrogram
 from wavenet.measures import DB_PER_NAT, f0_error_cents, opinions, voicing_error
 

@@ -21,9 +21,9 @@ import scipy.fft
 from onepass.foundation.rules import UserError
 from onepass.foundation.runtime import in_threads
 from onepass.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
+from wavenet.config import MelConvention, PitchConvention
 from wavenet.data.corpus import Corpus, Prepared, prepare
 from wavenet.data.recordings import SPLITS, scan
-from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.features.frames import above_silence, log_f0_features
 
 CEPSTRA = 13

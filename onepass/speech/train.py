@@ -22,8 +22,8 @@ from onepass.speech.network import VoiceConfig
 from onepass.speech.phonemes import QUESTION
 from onepass.speech.training import Scale, SpeechConfig, read_trained_weights, scale_of, train
 from onepass.speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load_voice
+from wavenet.config import MelConvention
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention
 from wavenet.plots import spectrogram_png
 
 

@@ -29,7 +29,7 @@ from onepass.speech.network import (
 )
 from onepass.speech.phonemes import PAUSES, START, Phoneme
 from onepass.speech.voice import KIND, harmonics_of
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.features.frames import mel_filters, mel_spectrogram
 
 

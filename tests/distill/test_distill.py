@@ -28,8 +28,8 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from wavenet import optional_packages
+from wavenet.config import MelConvention
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention
 
 SMALL = DistillConfig(
     StudentConfig(

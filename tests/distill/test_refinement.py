@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distill.refinement import Refiner, refine_chunks
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.features.frames import above_silence, mel_spectrogram
 
 CONVENTION = MelConvention(16_000, 64, 256, 256, bands=20)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from distill.losses.spectra import log_mel, magnitude_loss, magnitudes, multi_loss, squared_loss
 from wavenet import shipped
+from wavenet.config import MelConvention
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import mel_spectrogram
 
 RATE_HZ = 16000

@@ -40,9 +40,9 @@ from serving.engine.speech import (
 from serving.grpc.server import _parse_request
 from serving.grpc.tensors import encode, message
 from serving.settings import Settings
+from wavenet.config import MelConvention
 from wavenet.data import audio
 from wavenet.data.audio import at_recorded_level, recorded_frames
-from wavenet.features.conventions import MelConvention
 
 SPEAK = "/v1/models/voice:speak"
 DRAW = "/v1/models/shapes:draw"

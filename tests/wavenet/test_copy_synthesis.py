@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from onepass.foundation.rules import UserError
+from wavenet.config import MelConvention
 from wavenet.copy_synthesis import (
     baselines,
     compare,
@@ -14,7 +15,6 @@ from wavenet.copy_synthesis import (
     table,
 )
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, hop_samples=200)

@@ -13,9 +13,8 @@ from distill.config import StudentConfig
 from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
 from onepass.foundation.model_folders import folder
-from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
+from wavenet.config import DataConfig, MelConvention, TrainConfig, WaveNetConfig
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import above_silence, mel_spectrogram
 from wavenet.linear_prediction import (
     FLOOR,

@@ -8,9 +8,9 @@ import sound_bundles
 import soundfile
 
 from serving.engine.speech import decode_recording
+from wavenet.config import MelConvention
 from wavenet.data import audio
 from wavenet.data.audio import RecordingInPieces
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import (
     FRAMES_AT_ONCE,
     KEPT_FRAMES,

@@ -14,7 +14,7 @@ import scipy.fft
 import scipy.sparse
 
 from onepass.foundation.rules import UserError, must_be
-from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.config import MelConvention, PitchConvention
 from wavenet.optional_packages import require
 
 FRAMES_AT_ONCE = 2048

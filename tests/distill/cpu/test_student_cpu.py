@@ -21,7 +21,7 @@ from distill.residual import Condition
 from distill.student import ParallelWaveNet
 from onepass.foundation.rules import UserError
 from onepass.likelihoods import noise as counter_noise
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.front import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.

@@ -12,9 +12,9 @@ from distill.losses import perceptual
 from distill.losses.perceptual import PerceptualLoss, UnitClassifier, UnitConfig, gram
 from onepass.foundation.files import read_npz, write_npz
 from onepass.replicator.portable.export import lower
+from wavenet.config import MelConvention
 from wavenet.data.audio import from_int16, to_int16
 from wavenet.data.corpus import Corpus, Prepared, frames_of, recordings_of
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import mel_spectrogram
 
 RATE_HZ, HOP = 8000, 80

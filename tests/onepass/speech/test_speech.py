@@ -30,9 +30,9 @@ from onepass.speech.training import (
     AcousticModel,
 )
 from wavenet import shipped as wavenet_shipped
+from wavenet.config import MelConvention
 from wavenet.data import audio
 from wavenet.data.audio import is_recorded
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import above_silence, mel_spectrogram
 
 TEXT = "He was a head shorter than his companion, of almost delicate physique."

@@ -10,10 +10,10 @@ import soundfile
 import tensorflow as tf
 
 from onepass.foundation.rules import UserError
+from wavenet.config import MelConvention, PitchConvention
 from wavenet.data import audio, batch_sampling, clips, corpus
 from wavenet.data.batch_sampling import Augmentation, ClipSource, batch
 from wavenet.data.recordings import scan
-from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.features.frames import above_silence, fundamental_frequency, mel_spectrogram
 
 RATE_HZ = 16000

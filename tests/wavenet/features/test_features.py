@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from wavenet import plots
-from wavenet.config import PRESETS
+from wavenet.config import FIXED, PRESETS, MelConvention, PitchConvention
 from wavenet.data import audio
-from wavenet.features import conventions, frames
-from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.features import frames
 from wavenet.features.frames import (
     FrameStatistics,
     above_silence,
@@ -98,9 +97,7 @@ def test_reflecting_continues_a_cosine_where_zeros_break_it():
 
 
 def dict_of(convention):
-    return {
-        name: value for name, value in convention.to_dict().items() if name not in conventions.FIXED
-    }
+    return {name: value for name, value in convention.to_dict().items() if name not in FIXED}
 
 
 def test_htk_mel_is_its_formula_and_inverts():
@@ -372,7 +369,7 @@ def test_a_model_json_says_what_it_says_or_nothing():
 PROGRAM = """
 import hashlib
 import numpy as np
-from wavenet.features.conventions import MelConvention
+from wavenet.config import MelConvention
 from wavenet.features.frames import mel_spectrogram
 sound = np.random.default_rng(0).normal(0, 0.1, 48_000).astype(np.float32)
 print(hashlib.sha256(mel_spectrogram(sound, MelConvention(16_000, 200)).tobytes()).hexdigest())

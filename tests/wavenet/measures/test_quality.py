@@ -10,8 +10,8 @@ import scipy.signal
 from onepass.foundation.rules import UserError
 from wavenet import measures, shipped
 from wavenet import optional_packages as packages
+from wavenet.config import MelConvention, PitchConvention
 from wavenet.data import audio
-from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.features.frames import fundamental_frequency
 from wavenet.measures import dnsmos_p808, measure, plcmos, residual_kurtosis
 from wavenet.optional_packages import available
