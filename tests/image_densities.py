@@ -16,8 +16,7 @@ from pixelcnn.config import (
     PixelCNNTrainConfig,
 )
 from pixelcnn.density import ImageDensity
-from pixelcnn.front import ImageFront
-from pixelcnn.model import ImageSampler
+from pixelcnn.model import ImageFront, ImageSampler
 
 # Kind of `image_runs.config_of`, number of classes or labels, and fields of the output.
 ARCHITECTURES = {

@@ -18,8 +18,7 @@ from onepass.likelihoods import Gaussian, LogisticMixture, noise
 from onepass.model import Autoregressive
 from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
-from pixelcnn.front import ImageFront
-from pixelcnn.model import ImageSampler
+from pixelcnn.model import ImageFront, ImageSampler
 from pixelcnn.networks.conditioning import Condition
 from wavenet.config import DataConfig
 from wavenet.front import SoundFront

@@ -25,7 +25,7 @@ from pixelcnn import model as models
 from pixelcnn import training
 from pixelcnn.config import PRESETS, MultiscaleTrainConfig, config_from, part_names, sizes_between
 from pixelcnn.evaluation import evaluate
-from pixelcnn.front import ImageFront
+from pixelcnn.model import ImageFront
 from pixelcnn.sampling.grids import grid, label_image
 
 

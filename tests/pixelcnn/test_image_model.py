@@ -21,8 +21,8 @@ from onepass.foundation.run_directory import RunDirectory
 from pixelcnn import measures, shipped
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.video import read_episodes
-from pixelcnn.front import ImageFront
 from pixelcnn.measures import codec_bits_per_dim
+from pixelcnn.model import ImageFront
 
 NUMBERS = 64  # in a toy
 

@@ -25,8 +25,7 @@ from onepass.testing import check_laws
 from onepass.trained import Trained
 from pixelcnn.config import OutputConfig
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.front import ImageFront
-from pixelcnn.model import ImageSampler
+from pixelcnn.model import ImageFront, ImageSampler
 from wavenet.config import DataConfig as SoundConfig
 from wavenet.config import WaveNetConfig
 from wavenet.front import Request, SoundFront
