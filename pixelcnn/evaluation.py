@@ -21,7 +21,7 @@ from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, rescale_levels
 from pixelcnn.data.sources import DataError
-from pixelcnn.density import CompiledNats
+from pixelcnn.density import CompiledNats, size_of
 from pixelcnn.measures import (
     Classifier,
     classifier_of,
@@ -30,7 +30,6 @@ from pixelcnn.measures import (
     load_classifier,
     sample_quality,
 )
-from pixelcnn.networks.multiscale import size_of
 
 MOST_MIXED = 20  # maximum number of classes for which every image is evaluated under every class
 Parts = Mapping[str, np.ndarray]

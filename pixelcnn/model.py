@@ -45,6 +45,7 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import (
     ImageDensity,
+    Multiscale,
     Prefix,
     SamplingInputs,
     drop_guidance_pair,
@@ -57,7 +58,6 @@ from pixelcnn.density import (
     temperatures_of,
 )
 from pixelcnn.networks.conditioning import Condition, Conditioner, check_label
-from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.enlargement import Enlarger
 

@@ -39,6 +39,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import (
     ImageDensity,
     ImageLoss,
+    condition_at,
     drop_guidance_pair,
     image_words,
     pair_for_guidance,
@@ -47,7 +48,6 @@ from pixelcnn.density import (
 from pixelcnn.measures import Classifier, load_classifier, train_classifier
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.layers import EXACT, Mode, guided_log_prob
-from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 FILE = "classifier.npz"  # the file's name in a run directory

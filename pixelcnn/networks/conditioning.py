@@ -23,7 +23,7 @@ from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 from pixelcnn.networks.layers import Convolution
 
 WIDTH = 5  # kernel width of the convolutions
-STRIDES = (1, 2, 2)
+CAPTION_STRIDES = (1, 2, 2)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 ROWS, HASHES = 8192, 2  # number of rows of the word table, and number of rows per word
 UNTRAINED = 0.1  # initial standard deviation of a word's vector; small, for words never seen
@@ -41,20 +41,20 @@ class CharacterCNN(tf.Module):
     def __init__(self, channels: int, initial: Initial) -> None:
         super().__init__()
         # Only one of NUM_CODES one-hot inputs is not zero, which makes the fan-in smaller.
-        gains = [RELU_GAIN * math.sqrt(NUM_CODES), *[RELU_GAIN] * (len(STRIDES) - 1)]
-        inputs = [NUM_CODES, *[channels] * (len(STRIDES) - 1)]
+        gains = [RELU_GAIN * math.sqrt(NUM_CODES), *[RELU_GAIN] * (len(CAPTION_STRIDES) - 1)]
+        inputs = [NUM_CODES, *[channels] * (len(CAPTION_STRIDES) - 1)]
         self.kernels = [
             initial.kernel([WIDTH, count, channels], f"kernel_{i}", gain)
             for i, (count, gain) in enumerate(zip(inputs, gains, strict=True))
         ]
-        self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(STRIDES))]
+        self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(CAPTION_STRIDES))]
 
     def __call__(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return hidden steps [batch, steps, channels] and their mask [batch, steps, 1]."""
         mask = within_caption(codes)
         hidden = tf.one_hot(codes, NUM_CODES) * mask
         side = WIDTH // 2
-        for kernel, bias, stride in zip(self.kernels, self.biases, STRIDES, strict=True):
+        for kernel, bias, stride in zip(self.kernels, self.biases, CAPTION_STRIDES, strict=True):
             # With "SAME" the steps would depend on the padded length.
             padded = tf.pad(hidden, [[0, 0], [side, side], [0, 0]])
             mask = mask[:, ::stride]

@@ -17,10 +17,9 @@ from onepass.foundation.rules import UserError, require
 from onepass.foundation.runtime import Compiled
 from onepass.likelihoods import noise
 from pixelcnn.config import GROUPS
-from pixelcnn.density import sample_hidden
+from pixelcnn.density import Factor, Multiscale, sample_hidden
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.layers import OFFSETS
-from pixelcnn.networks.multiscale import Factor, Multiscale
 
 TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for type B
 

@@ -21,6 +21,7 @@ from image_networks import (
 from marks import some_slow
 
 from pixelcnn.config import GROUPS, check_size, sizes_between
+from pixelcnn.density import REACH, Factor, condition_at, first_tiles, tile_weights
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import (
     cut,
@@ -30,7 +31,6 @@ from pixelcnn.networks.layers import (
     split,
     subsample_blocks,
 )
-from pixelcnn.networks.multiscale import REACH, Factor, condition_at, first_tiles, tile_weights
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 
 KINDS = ["A", "B"]
@@ -100,7 +100,7 @@ def test_probabilities_of_a_group_sum_to_one_whatever_the_groups_before(group, k
 @pytest.mark.parametrize("part", ["units", "prediction"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_pixel_of_a_group_reads_all_groups_before_it_near_by(group, part, monkeypatch):
-    monkeypatch.setattr("pixelcnn.networks.multiscale.value_of", lambda values, levels: values)
+    monkeypatch.setattr("pixelcnn.density.value_of", lambda values, levels: values)
     blocks, side = 1, 7
     factor = factor_of(group, blocks=blocks)
     draws = np.random.default_rng(4)

@@ -9,7 +9,9 @@ from image_networks import condition_of, image_of, multiscale_of, output_of, rec
 from marks import some_slow
 
 from pixelcnn.density import (
+    Factor,
     SamplingInputs,
+    condition_at,
     pixel_words,
     sample_base,
     sample_scales,
@@ -18,7 +20,6 @@ from pixelcnn.density import (
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import split, subsample_blocks
-from pixelcnn.networks.multiscale import Factor, condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 KINDS = ["A", "B"]
