@@ -13,8 +13,7 @@ from onepass.networks.conditions import NOTHING
 from onepass.networks.symbols import raster_positions
 from onepass.samplers import register
 from pixelcnn.density import ImageDensity, condition_specs, sample
-from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.layers import Hidden, Output
+from pixelcnn.networks.layers import NONE, Condition, Hidden, Output
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
 
 ACTIVE_ROWS = 16  # rows per fixed-point pass; more rows need fewer passes, which take longer

@@ -27,8 +27,15 @@ from onepass.foundation.runtime import Compiled
 from onepass.likelihoods.mixture import PAIRS
 from pixelcnn.config import GROUPS, SOFTMAX
 from pixelcnn.density import ImageDensity, Multiscale, condition_at
-from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.layers import Hidden, MixtureOutput, Mode, SoftmaxOutput, merge, paste
+from pixelcnn.networks.layers import (
+    Condition,
+    Hidden,
+    MixtureOutput,
+    Mode,
+    SoftmaxOutput,
+    merge,
+    paste,
+)
 from pixelcnn.networks.pixelcnn import PixelCNN, Scan, first_rows, scan_row, with_coordinates
 
 AT_ONCE = 4096  # pixels whose tables are computed together

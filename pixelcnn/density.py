@@ -59,12 +59,13 @@ from pixelcnn.config import (
     sizes_between,
 )
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.layers import (
     EXACT,
     STRIDES,
     BatchSlice,
+    Condition,
+    Conditioner,
     Hidden,
     Mode,
     PixelOutputs,

@@ -57,7 +57,7 @@ from pixelcnn.density import (
     sample_scales,
     temperatures_of,
 )
-from pixelcnn.networks.conditioning import Condition, Conditioner, check_label
+from pixelcnn.networks.layers import Condition, Conditioner, check_label
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.enlargement import Enlarger
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from onepass.likelihoods.noise import Initial
 from pixelcnn.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.density import Factor, Multiscale
-from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.layers import Condition
 from pixelcnn.networks.pixelcnn import PLACE, PixelCNN
 
 LAYERS, UNITS, OUTPUT_UNITS = 2, 6, 20  # of these, ReLUs leave about half

@@ -46,8 +46,7 @@ from pixelcnn.density import (
     sample,
 )
 from pixelcnn.measures import Classifier, load_classifier, train_classifier
-from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.layers import EXACT, Mode, guided_log_prob
+from pixelcnn.networks.layers import EXACT, Condition, Mode, guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 FILE = "classifier.npz"  # the file's name in a run directory

@@ -25,8 +25,7 @@ from onepass.likelihoods.codec import nearest, value_of
 from onepass.likelihoods.mixture import PAIRS
 from onepass.likelihoods.noise import Initial
 from pixelcnn.config import OutputConfig, PixelCNNConfig
-from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.layers import EXACT, Hidden, Mode, matmul
+from pixelcnn.networks.layers import EXACT, Condition, Hidden, Mode, matmul
 from pixelcnn.networks.pixelcnn import PixelCNN, Scan, run_scan
 
 INITIAL_SCALE = 0.15  # scale of an untrained flow's output, relative to half the level range

@@ -29,9 +29,9 @@ from onepass.foundation.runtime import call_rematerialised
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.noise import Initial
 from pixelcnn.config import OutputConfig, PixelCNNConfig
-from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.layers import (
     EXACT,
+    Condition,
     Hidden,
     Mode,
     PixelOutputs,

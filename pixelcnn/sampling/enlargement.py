@@ -18,8 +18,7 @@ from onepass.foundation.runtime import Compiled
 from onepass.likelihoods import noise
 from pixelcnn.config import GROUPS
 from pixelcnn.density import Factor, Multiscale, sample_hidden
-from pixelcnn.networks.conditioning import NONE
-from pixelcnn.networks.layers import OFFSETS
+from pixelcnn.networks.layers import NONE, OFFSETS
 
 TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for type B
 

@@ -15,7 +15,7 @@ from benchmarks import image_students as students
 from pixelcnn import measures
 from pixelcnn.density import image_words
 from pixelcnn.model import sampler_of
-from pixelcnn.networks.conditioning import NONE
+from pixelcnn.networks.layers import NONE
 
 SIDE = 5
 

@@ -19,7 +19,7 @@ from onepass.model import Autoregressive
 from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import ImageFront, ImageSampler
-from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.layers import Condition
 from wavenet.config import DataConfig
 from wavenet.front import SoundFront
 

@@ -13,7 +13,7 @@ from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.linear_start import start_linearly, whiten
-from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.layers import Condition
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.training import start_density
 

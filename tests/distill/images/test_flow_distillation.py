@@ -33,7 +33,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.measures import FEATURES, Classifier, make_network
 from pixelcnn.model import ImageSampler
-from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.layers import Condition
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2

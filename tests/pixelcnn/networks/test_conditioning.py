@@ -8,7 +8,7 @@ from marks import some_slow
 from onepass.likelihoods.noise import Initial
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
-from pixelcnn.networks.conditioning import (
+from pixelcnn.networks.layers import (
     FORGET_BIAS,
     NONE,
     AveragedGRU,

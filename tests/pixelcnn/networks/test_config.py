@@ -17,7 +17,7 @@ from pixelcnn.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from pixelcnn.networks.conditioning import Conditioner
+from pixelcnn.networks.layers import Conditioner
 
 AT_LEAST = {
     (PixelCNNConfig, 1): "layers units output_units",

@@ -17,8 +17,7 @@ from marks import some_slow
 
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.networks.conditioning import NONE, Condition, Conditioner
-from pixelcnn.networks.layers import EXACT, Mode
+from pixelcnn.networks.layers import EXACT, NONE, Condition, Conditioner, Mode
 
 KINDS = ("pixelcnn", "A", "B")
 A_SLOW = some_slow(KINDS, ("A",))

@@ -10,9 +10,8 @@ from image_networks import QuickInitial, condition_of, image_of, output_of, pert
 from onepass.likelihoods.codec import value_of
 from pixelcnn.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.density import Multiscale, SamplingInputs, pixel_words, sample_scales
-from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.image_flow import ImageFlow
-from pixelcnn.networks.layers import Mode
+from pixelcnn.networks.layers import NONE, Condition, Mode
 
 HEIGHT, WIDTH, CHANNELS, LEVELS = 3, 4, 3, 16
 NUMBERS = HEIGHT * WIDTH * CHANNELS

@@ -22,8 +22,9 @@ from marks import some_slow
 
 from pixelcnn.config import GROUPS, check_size, sizes_between
 from pixelcnn.density import REACH, Factor, condition_at, first_tiles, tile_weights
-from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import (
+    NONE,
+    Condition,
     cut,
     merge,
     merge_groups,

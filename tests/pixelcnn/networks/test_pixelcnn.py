@@ -17,8 +17,7 @@ from scipy import special
 from onepass.likelihoods import noise
 from pixelcnn.autoregression import context_rows
 from pixelcnn.config import PixelCNNConfig
-from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.layers import EXACT, Hidden, Mode, make_output
+from pixelcnn.networks.layers import EXACT, NONE, Condition, Hidden, Mode, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 
 COLOURS = every_image(1, 1, 3, 4).reshape(-1, 3)

@@ -11,7 +11,7 @@ from marks import some_slow
 
 from onepass.likelihoods.noise import as_key
 from pixelcnn.density import SamplingInputs, pixel_words, sample_scales, temperatures_of
-from pixelcnn.networks.conditioning import NONE
+from pixelcnn.networks.layers import NONE
 from pixelcnn.sampling.enlargement import Enlarger
 
 SIZE, SEED, ROW = 32, 5, 3

@@ -16,9 +16,10 @@ from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.density import pixel_words
 from pixelcnn.model import count_passes, sample_multiscale, sample_pixelcnn, sampler_of
-from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.layers import (
     NULL_FLOOR,
+    Condition,
+    Conditioner,
     Hidden,
     both_sides,
     guided_log_prob,

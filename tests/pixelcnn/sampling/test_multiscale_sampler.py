@@ -18,8 +18,7 @@ from pixelcnn.density import (
     temperatures_of,
 )
 from pixelcnn.model import sampler_of
-from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.layers import split, subsample_blocks
+from pixelcnn.networks.layers import NONE, Condition, split, subsample_blocks
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 KINDS = ["A", "B"]

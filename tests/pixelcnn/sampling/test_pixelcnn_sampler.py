@@ -20,8 +20,7 @@ from marks import some_slow
 from pixelcnn.autoregression import context_rows, linear_forecast
 from pixelcnn.density import Prefix, image_words, sample
 from pixelcnn.model import sampler_of
-from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.layers import Hidden
+from pixelcnn.networks.layers import NONE, Condition, Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
