@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from distill.cpu import recursion
+from distill.cpu import kernels
 from distill.losses import divergence
 from distill.losses.divergence import ElementDensities
 from distill.model import load_student, random_student, teacher_of
@@ -270,7 +270,7 @@ def _source_filtered(model: Trained, seed: int, item: dict, length: int) -> np.n
         source = tf.where(condition.source == 0.0, noise, condition.source / LEVEL)
     tail = np.zeros([1, model.config.student.prediction_order], np.float32)
     row_samples = model.config.student.row_samples
-    sound, _ = recursion.wave(source.numpy(), condition.prediction, tail, row_samples)
+    sound, _ = kernels.wave(source.numpy(), condition.prediction, tail, row_samples)
     return np.clip(sound[0], -1.0, 1.0)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import KIND, DistillConfig
-from distill.cpu import kernels, recursion
+from distill.cpu import kernels
 from distill.cpu.engine import FlowEngine, noise_words
 from distill.drafts import FlowDraft
 from distill.losses.divergence import log_density
@@ -172,7 +172,7 @@ def _cpu_runner(student: ParallelWaveNet, batch: int, narrow: bool) -> Runner:
         flowed, state = engine.run(state, noise, condition.channels, condition.held)
         if condition.prediction is None:
             return flowed.output
-        wave, tail = recursion.wave(flowed.output, condition.prediction, tail, row_samples)
+        wave, tail = kernels.wave(flowed.output, condition.prediction, tail, row_samples)
         return wave
 
     return run

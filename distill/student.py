@@ -205,7 +205,7 @@ class ParallelWaveNet(tf.Module):
     @functools.cached_property
     def condition_graph(self) -> Any:
         """`condition` as one graph for all lengths, much faster than eager operations."""
-        from distill.cpu.recursion import levinson  # not needed in training
+        from distill.cpu.kernels import levinson  # not needed in training
 
         frames = tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)
         phase, number = tf.TensorSpec([None], tf.float64), tf.TensorSpec([], tf.int32)

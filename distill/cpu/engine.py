@@ -24,9 +24,7 @@ from numpy.typing import ArrayLike
 
 from distill.config import RECENT, StudentConfig
 from distill.cpu import kernels as flow_kernels
-from distill.cpu import recursion
-from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
-from distill.cpu.recursion import as_compiled
+from distill.cpu.kernels import ROWS, as_compiled, gate_rows, pack_gates, pack_outputs, product_rows
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
 from onepass.foundation.rules import must_be
@@ -585,9 +583,9 @@ def compile_kernels() -> None:
     rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
     scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, None)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, np.zeros([1, _LINE], np.int64)), scratch, 0)
-    recursion.wave(rows, Prediction(none, rows), rows, 1)
+    flow_kernels.wave(rows, Prediction(none, rows), rows, 1)
     noise_words(0, (), 0, 0)
-    recursion.solve_rows(np.ones([1, 2]))
+    flow_kernels.solve_rows(np.ones([1, 2]))
 
 
 def _check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:

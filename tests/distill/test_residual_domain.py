@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from students import FRAMES, HOP, student_of
 
-from distill.cpu import recursion
+from distill.cpu import kernels
 from distill.residual import (
     LEVEL,
     Prediction,
@@ -46,7 +46,7 @@ def test_the_recursion_is_the_one_by_hand(row, time):
     amplified = residual * np.exp(np.repeat(gain, row, 1)[:, :time])
     wanted = by_hand(amplified, coefficients_of(rows), tail, row)
     made = synthesise(tf.constant(amplified), coefficients_of(rows), tf.constant(tail), row)
-    compiled = recursion.wave(residual, Prediction(coefficients_of(rows), gain), tail, row)
+    compiled = kernels.wave(residual, Prediction(coefficients_of(rows), gain), tail, row)
     for wave, last in (made, compiled):
         np.testing.assert_allclose(wave, wanted[0], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(last, wanted[1], rtol=1e-4, atol=1e-5)
@@ -55,13 +55,13 @@ def test_the_recursion_is_the_one_by_hand(row, time):
 def test_the_compiled_recursion_is_bit_for_bit_the_same_in_chunks_and_batches():
     residual, tail = draws_of([BATCH, TIME]), draws_of([BATCH, ORDER], 3)
     gain = draws_of([BATCH, ROWS], 4)
-    whole, _ = recursion.wave(residual, Prediction(coefficients_of(), gain), tail, ROW)
+    whole, _ = kernels.wave(residual, Prediction(coefficients_of(), gain), tail, ROW)
     for one in range(BATCH):
         last, parts = tail[one : one + 1], []
         for first, end in ((0, 2), (2, 3), (3, ROWS)):
             rows = Prediction(coefficients_of()[one : one + 1, first:end], gain[[one], first:end])
             part = residual[one : one + 1, first * ROW : end * ROW]
-            wave, last = recursion.wave(part, rows, last, ROW)
+            wave, last = kernels.wave(part, rows, last, ROW)
             parts.append(wave)
         np.testing.assert_array_equal(np.concatenate(parts, 1)[0], whole[one])
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import vocoders
 
 from distill.config import StudentConfig
-from distill.cpu.recursion import levinson as compiled_levinson
+from distill.cpu.kernels import levinson as compiled_levinson
 from distill.model import load
 from onepass.foundation.model_folders import folder
 from wavenet.config import DataConfig, MelConvention, TrainConfig, WaveNetConfig
