@@ -20,7 +20,6 @@ from distill.cpu import kernels
 from distill.cpu.engine import FlowEngine, noise_words
 from distill.drafts import FlowDraft
 from distill.losses.divergence import log_density
-from distill.refinement import Refiner, refine_chunks
 from distill.residual import Condition, Prediction
 from distill.student import ParallelWaveNet
 from onepass.foundation import model_folders
@@ -39,7 +38,7 @@ from onepass.networks.any_length import pad_time
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
 from wavenet.config import DataConfig, MelConvention
-from wavenet.features.frames import FramesInPieces
+from wavenet.features.frames import FramesInPieces, Refiner, refine_chunks
 from wavenet.front import Request, batch_of, front_of, spec_of_speech
 from wavenet.network import check_condition
 

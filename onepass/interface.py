@@ -390,7 +390,7 @@ class Draw:
       guidance: weight by which every pixel's distribution is moved away from the unconditional one;
         0 samples the model.
       refine: number of passes that fit a student's sound to the mel that it read
-        (`distill.refinement`). None: for frames of a recording or of a text the number in
+        (`wavenet.features.frames`). None: for frames of a recording or of a text the number in
         model.json, otherwise 0.
       speaker: name of the speaker, for models with speakers.
       row: row of the seed for the first row, for exported and served models.

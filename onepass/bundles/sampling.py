@@ -732,8 +732,8 @@ class SoundSampling(Sampling):
         if not passes or not mel or condition is None:
             return iter, 0
         # Imported here because a bundle needs neither package for anything else.
-        from distill.refinement import Refiner, refine_chunks
         from wavenet.config import MelConvention
+        from wavenet.features.frames import Refiner, refine_chunks
 
         refiner, frames = Refiner(MelConvention.from_dict(mel), passes), np.asarray(condition)
         ahead = refiner.reach_frames * refiner.convention.hop_samples

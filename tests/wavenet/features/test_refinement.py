@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from distill.refinement import Refiner, refine_chunks
 from wavenet.config import MelConvention
-from wavenet.features.frames import above_silence, mel_spectrogram
+from wavenet.features.frames import Refiner, above_silence, mel_spectrogram, refine_chunks
 
 CONVENTION = MelConvention(16_000, 64, 256, 256, bands=20)
 FRAMES = 40
