@@ -147,9 +147,12 @@ class Metrics:
 
         counter, gauge = functools.partial(make, Counter), functools.partial(make, Gauge)
         seconds = functools.partial(make, Histogram, buckets=SECONDS)
-        kind = "model", "protocol"
-        self._seconds = seconds("request_seconds", "Seconds to the answer's end.", *kind)
-        self._first_seconds = seconds("first_byte_seconds", "Seconds to the first byte.", *kind)
+        self._seconds = seconds(
+            "request_seconds", "Seconds to the answer's end.", "model", "protocol"
+        )
+        self._first_seconds = seconds(
+            "first_byte_seconds", "Seconds to the first byte.", "model", "protocol"
+        )
         self._bytes = counter("bytes", "Bytes of bodies.", "protocol", "direction")
         self._refused = counter("refused", "Requests refused by a full server.", "what")
         self.log_lines_lost = counter("log_lines_lost", "Log lines not read in time.")
