@@ -28,8 +28,17 @@ from onepass.networks.trainable import Watch, Weights, weights_read
 from onepass.samplers.compiled import compiled_step
 from onepass.step import incremental
 from onepass.storage.frozen import Frozen, FrozenProgram
-from onepass.storage.load import StoredCodec, StoredNetwork, listed_weights, read, readable
-from onepass.storage.save import add_codec, check_calls, rate_of, write
+from onepass.storage.models import (
+    StoredCodec,
+    StoredNetwork,
+    add_codec,
+    check_calls,
+    listed_weights,
+    rate_of,
+    read,
+    readable,
+    write,
+)
 
 
 class FlowStudent(Model):

@@ -150,7 +150,7 @@ def prepare(weights: str = "float32", backend: str = "auto") -> None:
     """
     if weights != FLOAT32:
         import onepass.bundles.narrow_sequence
-        import onepass.storage.load  # for `Bundle.autoregressive`
+        import onepass.storage.models  # for `Bundle.autoregressive`
     if weights != FLOAT32 or backend == "numba":
         import onepass.samplers.native  # noqa: F401 - they are only imported
         from onepass.machine.execute import compile_kernels as compile_machine
@@ -527,7 +527,7 @@ class Bundle(SoundSampling, ImageSampling):
           UserError: the bundle has no such model, as for a student; or the
             program has a disallowed operation.
         """
-        from onepass.storage.load import load
+        from onepass.storage.models import load
 
         stored = self.path / MODEL_FOLDER
         if not stored.is_dir():

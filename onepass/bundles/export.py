@@ -24,9 +24,8 @@ from distill.flow_student import FlowStudent
 from onepass.bundles.bundle import MODEL_FOLDER, Program
 from onepass.bundles.formats import BUNDLE, FORMATS, FormatName
 from onepass.bundles.function import Function, Functions, name_variables
-from onepass.bundles.functions import Length, functions
+from onepass.bundles.functions import Entries, Length, functions
 from onepass.bundles.manifest import check_folder, read_key, sign, write_manifest
-from onepass.bundles.own_functions import Entries
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import (
     LENGTHS,
@@ -47,7 +46,14 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import given_once
 from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols
 from onepass.step import UnsupportedNetworkError
-from onepass.storage.save import TOLERANCES, check_values, has_halves, named_reasons, rate_of, save
+from onepass.storage.models import (
+    TOLERANCES,
+    check_values,
+    has_halves,
+    named_reasons,
+    rate_of,
+    save,
+)
 
 ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
 

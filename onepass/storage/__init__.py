@@ -1,6 +1,5 @@
 """Store models as programs that run without the code that defined the network."""
 
-from onepass.storage.load import load
-from onepass.storage.save import save
+from onepass.storage.models import load, save
 
 __all__ = ["load", "save"]

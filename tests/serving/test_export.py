@@ -20,10 +20,10 @@ import onepass
 import serving
 from examples.own_distribution import LEVELS
 from onepass import likelihoods
-from onepass.bundles import export, functions, own_functions
+from onepass.bundles import export, functions
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.rules import UserError
-from onepass.storage.save import difference
+from onepass.storage.models import difference
 
 SHORT = 8
 
@@ -88,7 +88,7 @@ def test_a_bundle_of_images_or_sounds_with_other_weights_is_refused(
 
 @pytest.mark.parametrize("what", ["draw", "log-probability"])
 def test_a_bundle_whose_steps_draw_or_score_something_else_is_refused(what, tmp_path, monkeypatch):
-    step, make = own_functions.cached_chunk, functions.density_functions
+    step, make = functions.cached_chunk, functions.density_functions
 
     def late(network, distribution, noise, *rest):
         return step(network, distribution, tf.roll(noise, 1, 1), *rest)
@@ -98,7 +98,7 @@ def test_a_bundle_whose_steps_draw_or_score_something_else_is_refused(what, tmp_
         return make(wide, *rest)
 
     if what == "draw":
-        monkeypatch.setattr(own_functions, "cached_chunk", late)
+        monkeypatch.setattr(functions, "cached_chunk", late)
     else:
         monkeypatch.setattr(functions, "density_functions", other)
     with pytest.raises(UserError, match=f"read back, its {what} differs by"):

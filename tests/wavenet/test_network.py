@@ -11,7 +11,7 @@ import vocoders
 from networks import ADAPTIVE, KINDS, SMALL, WINDOWS, levels_of
 from vocoders import condition_for, frames_of
 
-from onepass.bundles.sound_functions import streaming_model
+from onepass.bundles.trained_functions import streaming_model
 from onepass.foundation.rules import UserError
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import PitchReader, pitch_loss, train_pitch_reader

@@ -120,7 +120,7 @@ def _suffix(model: Any, length: Any) -> str:
 
 
 def _levels(model: Any) -> int:
-    from onepass.bundles.own_functions import elements_of
+    from onepass.bundles.functions import elements_of
 
     elements = getattr(model, "spec", {}).get("elements") or elements_of(model)
     return elements["levels"] if elements["dtype"] == "int32" else 0

@@ -21,7 +21,7 @@ from onepass.bundles.functions import functions
 from onepass.bundles.manifest import verify
 from onepass.bundles.sequence_functions import sequence_functions
 from onepass.bundles.signature import PLAIN
-from onepass.bundles.sound_functions import StreamingTeacher, streaming_model
+from onepass.bundles.trained_functions import StreamingTeacher, streaming_model
 from onepass.foundation.files import read_npz
 from onepass.foundation.rules import UserError
 from onepass.interface import Draw

@@ -18,7 +18,7 @@ from onepass.foundation.rules import UserError
 from onepass.likelihoods import Categorical, Gaussian
 from onepass.likelihoods.distribution import Tabulated
 from onepass.model import Autoregressive
-from onepass.storage import load, save
+from onepass.storage import load, models, save
 
 PROGRAM = """
 import sys
@@ -191,10 +191,9 @@ def test_saving_that_fails_at_any_call_of_the_system_leaves_the_old_model(tmp_pa
     old = save(small(3), tmp_path / "old")
     (old / "notes").write_text("mine")
     new = small(5)
-    saving = sys.modules["onepass.storage.save"]  # the package exports a function of this name
-    frozen = saving.freeze(new, True)  # once, and checked by what is drawn at the end
-    monkeypatch.setattr(saving, "freeze", lambda *_: frozen)
-    monkeypatch.setattr(saving, "check_written", lambda *_: None)
+    frozen = models.freeze(new, True)  # once, and checked by what is drawn at the end
+    monkeypatch.setattr(models, "freeze", lambda *_: frozen)
+    monkeypatch.setattr(models, "check_written", lambda *_: None)
     before, errors, number, was_made = contents(old), 0, 0, True
     while was_made:
         folder = shutil.copytree(old, tmp_path / str(number))
@@ -252,16 +251,15 @@ def test_saving_that_is_killed_on_either_side_of_its_rename_leaves_a_whole_model
 def test_a_model_that_does_not_come_back_is_not_saved_and_leaves_the_old_one(tmp_path, monkeypatch):
     folder = save(small(3), tmp_path / "mine")
     before = (folder / "autoregressive.json").read_bytes()
-    saving = sys.modules["onepass.storage.save"]  # the package exports a function of this name
-    write = saving.freeze
+    write = models.freeze
 
     def wrong(model, with_step):
         frozen, more = write(model, with_step)
-        specs = saving.network_specs(model)
+        specs = models.network_specs(model)
         frozen.add("call", lambda x: 2.0 * model.symbol_network.call(x), specs)
         return frozen, more
 
-    monkeypatch.setattr(saving, "freeze", wrong)
+    monkeypatch.setattr(models, "freeze", wrong)
     with pytest.raises(UserError, match=r"cannot be stored: read back, its network differs by"):
         save(small(5), folder)
     assert (folder / "autoregressive.json").read_bytes() == before

@@ -7,7 +7,7 @@ import users_networks
 
 import onepass
 from onepass import likelihoods
-from onepass.storage.save import first_fault
+from onepass.storage.models import first_fault
 
 LEVELS = 8
 
