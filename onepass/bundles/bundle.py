@@ -33,7 +33,7 @@ from onepass.bundles.manifest import (
     verify,
     versions_of,
 )
-from onepass.bundles.prompt_states import Begun, PromptStates
+from onepass.bundles.prompt_states import PromptStates
 from onepass.bundles.sampling import (
     IMAGE_OPTIONS,
     OWN_OPTIONS,
@@ -63,7 +63,7 @@ from onepass.foundation.model_folders import SPEC_FILE, read_object
 from onepass.foundation.rules import UserError, check_prefix, require
 from onepass.foundation.runtime import check_process, name_for_tensorflow
 from onepass.interface import OPTIONS, Draw, Model, collect_images, stream_images
-from onepass.prefix_state import Kept, PrefixState
+from onepass.prefix_state import PrefixState
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
@@ -280,11 +280,8 @@ def check_own_spec(
         nothing = {"sample_rate_hz": _optional(_one_of(None))}
         _check_fields(spec, OF_SOUND if makes == "sound" else nothing)
         _check_fields(spec, OF_IMAGES if makes == "picture" else {})
-        _check_signatures(signatures, streams)
-        _check_conditions(spec, signatures)
-        if streams:
-            _check_fields(spec, OF_SEQUENCES)
-            _check_states(signatures)
+        _check_signatures(spec, signatures, streams)
+        _check_fields(spec, OF_SEQUENCES if streams else {})
         _check_sizes(spec, signatures)
     except UserError as error:
         raise UserError(
@@ -305,47 +302,37 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
             _check_field(name in holder and rule.holds(value), field, rule.words, value)
 
 
-def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
-    needed: dict[str, tuple[str, ...]] = {"compiled": ROW, PLAIN: ROW}
+def _check_signatures(
+    spec: Mapping[str, Any], signatures: Mapping[str, Signature], streams: bool
+) -> None:
+    counted = "num_frames" if "frames" in signatures["compiled"].inputs else "num_samples"
+    rows = (*ROW, counted) if streams else ROW
+    needed: dict[str, tuple[str, ...]] = {"compiled": rows, PLAIN: rows}
     outputs = {"log_prob": "log_prob", "prompted": "log_prob", "prompted_chunk": "ended"}
     if streams:
-        counted = "num_frames" if "frames" in signatures["compiled"].inputs else "num_samples"
-        needed |= {name: (*ROW, counted) for name in ("compiled", PLAIN)}
-        needed["chunk"] = (*ROW, counted, "start")
+        needed["chunk"] = (*rows, "start")
     if "log_prob" in signatures:
         needed["log_prob"] = ("elements",)
     if "prompted" in signatures:
-        needed["prompted"] = (*needed["compiled"], "return_log_prob")
+        prefix = ("prefix", "num_prefix") if streams else ()
+        needed["prompted"] = (*rows, "return_log_prob", *prefix)
         if streams:
-            needed["prompted"] += ("prefix", "num_prefix")
-            needed["prompted_chunk"] = (*needed["chunk"], "prefix", "num_prefix")
+            needed["prompted_chunk"] = (*needed["chunk"], *prefix)
     for name, inputs in needed.items():
         place, known = f"serving.signatures.{name}", signatures.get(name, Signature({}, {}))
-        for each in inputs:
+        named = set(names_of(spec, known.inputs).values())
+        for each in (*inputs, *sorted(named)):
             _check_field(each in known.inputs, f"{place}.inputs.{each}")
+        for each, info in known.inputs.items():
+            is_named = each in named or not (is_condition(each) or each == "frames")
+            _check_field(is_named, "conditions", f"with the input `{each}`", spec.get("conditions"))
+            if each.startswith(STATE):
+                out = known.outputs.get(each)
+                is_same = out is not None and (out.dtype, out.shape) == (info.dtype, info.shape)
+                _check_field(is_same, f"{place}.outputs.{each}", "as the input")
         _check_field(known.outputs.keys() - {"num_samples"}, f"{place}.outputs")
         if name in outputs:
             _check_field(outputs[name] in known.outputs, f"{place}.outputs.{outputs[name]}")
-
-
-def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    for name in ("compiled", PLAIN, "chunk", "log_prob", "prompted", "prompted_chunk"):
-        known = signatures[name].inputs if name in signatures else {}
-        named = set(names_of(spec, known).values()) if known else set()
-        for each in sorted(named):
-            _check_field(each in known, f"serving.signatures.{name}.inputs.{each}")
-        for each in known:
-            is_named = each in named or not (is_condition(each) or each == "frames")
-            _check_field(is_named, "conditions", f"with the input `{each}`", spec.get("conditions"))
-
-
-def _check_states(signatures: Mapping[str, Signature]) -> None:
-    for name in signatures.keys() & {"chunk", "prompted_chunk"}:
-        inputs, outputs = signatures[name].inputs, signatures[name].outputs
-        for each in (state for state in inputs if state.startswith(STATE)):
-            info, out = inputs[each], outputs.get(each)
-            is_same = out is not None and (out.dtype, out.shape) == (info.dtype, info.shape)
-            _check_field(is_same, f"serving.signatures.{name}.outputs.{each}", "as the input")
 
 
 def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
@@ -581,9 +568,8 @@ class Bundle(SoundSampling, ImageSampling):
             request = self._request(Draw(1, length, 0, condition, prefix=[elements]))
             given = request.inputs(self._inputs_of("prompted"), np.arange(1), 0, request.shape[0])
         inputs = self.check("prompted", given)
-        (begun,) = states.read(inputs, [0])
-        kept = Kept(len(elements), [begun.elements, *begun.state.values()])
-        return PrefixState(elements, self._digest, states.condition_digest(inputs, 0), [kept])
+        condition, kept = states.condition_digest(inputs, 0), states.read(inputs, [0])
+        return PrefixState(elements, self._digest, condition, kept)
 
     @functools.cached_property
     def _prompt_states(self) -> PromptStates | None:
@@ -610,9 +596,7 @@ class Bundle(SoundSampling, ImageSampling):
         with self._own_errors():
             for row in range(len(inputs["num_prefix"])):
                 state.check_condition(states.condition_digest(inputs, row))
-        elements, *arrays = state.kept[0].arrays
-        begun = Begun(elements, dict(zip(states.names, arrays, strict=True)))
-        return states.draw(inputs, [begun] * len(inputs["num_prefix"]))
+        return states.draw(inputs, state.kept[:1] * len(inputs["num_prefix"]))
 
     def log_prob(
         self,

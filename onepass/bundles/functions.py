@@ -48,12 +48,13 @@ from onepass.bundles.sequence_functions import (
     State,
     StateSpecs,
     StreamingRows,
+    Window,
     default_buckets,
-    first_state,
     noise_source,
     sequence_functions,
     state_infos,
     states_among,
+    steps_at,
 )
 from onepass.bundles.signature import PLAIN, STATE, V2_NAMES, WHOLE, Signature, TensorInfo, input_of
 from onepass.foundation.rules import UserError, check_draw_length, integer
@@ -61,8 +62,8 @@ from onepass.interface import OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.distribution import Distribution, pixel_channels, table_of, tempers
 from onepass.likelihoods.truncated import Choice, Truncated
 from onepass.model import Autoregressive
+from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import (
-    NOTHING,
     Condition,
     Frames,
     Specs,
@@ -73,6 +74,7 @@ from onepass.networks.conditions import (
     resize_spec,
 )
 from onepass.networks.conditions import first_state as state_before
+from onepass.networks.elements import filler
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import cached_chunk
 from onepass.samplers.fixed_point import fixed_point
@@ -126,10 +128,9 @@ Entries = int | Mapping[str, int | Sequence[int]] | None
 class Conditions:
     """The conditions that a model reads, and their inputs; `entries` are those of `export`.
 
-    Inside the program, the conditions with one row per element of a sequence are concatenated along
-    their channels to one tensor, `frames` [batch, time, channels]; `is_frames` if the input of the
-    only condition is that. A condition `at_frame_rate`, with a row for every few time steps, is
-    given for whole sequences, whose length is fixed.
+    `is_frames` if the only condition has one row of floats per element of a sequence, so that its
+    input is `frames`. A condition `at_frame_rate`, with a row for every few time steps, is given
+    for whole sequences, whose length is fixed.
     """
 
     def __init__(self, model: Any, entries: Entries = None):
@@ -145,12 +146,8 @@ class Conditions:
         self.names = {n: "frames" if self.is_frames else input_of(n, len(specs)) for n in specs}
         network = getattr(model, "symbol_network", None)
         self._counts = {} if self.is_frames else getattr(network, "class_counts", {})
-        self._sizes = [math.prod(spec.shape[2:]) for spec in in_time]
-        self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
         self.at_frame_rate = any(isinstance(spec, Frames) for spec in specs.values())
-        exact = all(x.dtype.is_floating and x.dtype.size <= 4 for x in in_time)
-        self.dtype = tf.float32 if exact else tf.float64  # float64 represents integers up to 2^53
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
         """Return the inputs' descriptions by name; axes shared with elements have these `sizes`."""
@@ -173,6 +170,11 @@ class Conditions:
         cut = {} if length is None else self._timed
         return {n: x[:, :length] if n in cut else x for n, x in named.items()}
 
+    def select_timed(self, given: Tensors) -> Tensors:
+        """Return, by condition name, the conditions that have a time axis, as the model reads."""
+        timed = self._timed.items()
+        return {name: tf.cast(given[self.names[name]], spec.dtype) for name, spec in timed}
+
     def select_fixed(self, given: Tensors) -> Tensors:
         """Return, by condition name, the inputs for conditions that are the same at every step."""
         return {n: given[place] for n, place in self.names.items() if n not in self._timed}
@@ -184,30 +186,6 @@ class Conditions:
             for name, spec in self._specs.items()
             if name not in self._timed
         }
-
-    def join_frames(self, given: Tensors) -> Tensors:
-        """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
-        if self.is_frames or not self.channels:
-            return given
-        parts = []
-        for name, size in zip(self._timed, self._sizes, strict=True):
-            part = tf.cast(given[self.names[name]], self.dtype)
-            parts.append(tf.reshape(part, tf.concat([tf.shape(part)[:2], [size]], 0)))
-        none = tf.zeros_like(given["num_samples"])
-        frames = tf.ensure_shape(tf.concat(parts, -1), [None, None, self.channels])
-        counts = {"num_frames": given["num_samples"], "frames_before": none, "frames_after": none}
-        return {**given, "frames": frames, **counts}
-
-    def split_frames(self, frames: tf.Tensor | None) -> Condition:
-        """Return `frames` as the condition that samplers read, without what does not change."""
-        if frames is None:
-            return NOTHING
-        parts, found = tf.split(frames, self._sizes, -1), {}
-        for (name, spec), part in zip(self._timed.items(), parts, strict=True):
-            shape = tf.concat([tf.shape(part)[:2], spec.shape[2:]], 0)
-            part = tf.ensure_shape(tf.reshape(part, shape), [*part.shape[:2], *spec.shape[2:]])
-            found[name] = tf.cast(part, spec.dtype)
-        return Condition(found, {})
 
 
 def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
@@ -279,9 +257,8 @@ PIECES = (256, 1024)  # largest numbers of elements that are compiled as one pie
 class StreamingSequence(StreamingRows):
     """A user's model in time order, which continues from a state."""
 
-    hop_samples, side_frames, speakers = 1, 0, 0
+    hop_samples, side_frames, feature_channels, speakers, channels = 1, 0, 0, 0, 0
     clips = False
-    largest_feature: float | None = None
 
     def __init__(
         self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
@@ -289,8 +266,7 @@ class StreamingSequence(StreamingRows):
         super().__init__(first)
         self.variables = name_variables(each.get_concrete_function() for each in networks)
         self._model, self._longest = model, longest
-        self.conditions, self.dtype = conditions, conditions.dtype
-        self.feature_channels = self.channels = conditions.channels
+        self.conditions = conditions
         self.output = "elements" if model.sample_rate_hz is None else "sound"
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
@@ -320,30 +296,23 @@ class StreamingSequence(StreamingRows):
 
     def row_infos(self, longest: int) -> dict[str, TensorInfo]:
         """See `StreamingModel.row_infos`."""
+        count, conditions = TensorInfo(INT32, (None,), 1, longest), self.conditions.infos([None])
         if self.conditions.is_frames:
-            return super().row_infos(longest)
-        count = TensorInfo(INT32, (None,), 1, longest)
-        return {"num_samples": count, **self.conditions.infos([None])}
-
-    def join_frames(self, given: Tensors) -> Tensors:
-        """Return the inputs with the conditions that have a time axis concatenated to `frames`."""
-        return self.conditions.join_frames(given)
+            return {**conditions, "num_frames": count}
+        return {"num_samples": count, **conditions}
 
     def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
         """See `StreamingModel.condition_infos`."""
         return self.conditions.infos([samples])
 
-    def fixed_infos(self) -> dict[str, TensorInfo]:
-        """See `StreamingModel.fixed_infos`."""
-        fixed = self.conditions.select_fixed({n: n for n in self.conditions.names.values()})
-        return {n: x for n, x in self.conditions.infos([None]).items() if n in fixed.values()}
-
-    def conditioning(
-        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
+    def conditions_of_rows(
+        self, given: Tensors, window: Window | None, samples: Size, phase: Maybe
     ) -> Conditioning:
-        """Return the frames of the segment, exactly one per element, without neighbours."""
-        del speaker, phase
-        return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
+        """Return the conditions of the elements of a segment, by name."""
+        del phase
+        first = 0 if window is None else window.low[0]
+        timed = self.conditions.select_timed(given).items()
+        return Conditioning({name: _fit_time(x[:, first:], samples) for name, x in timed})
 
     def unpack_state(self, start: tf.Tensor | None, state: State) -> Any:
         """See `StreamingRows.unpack_state`."""
@@ -374,10 +343,10 @@ class StreamingAutoregressive(StreamingSequence):
         return self._model.distribution.noise(source.key[0], row, source.start[0], samples)
 
     def draw_next(
-        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Any, state: Any
     ) -> tuple[tf.Tensor, Any]:
         """See `StreamingRows.draw_next`."""
-        model, condition = self._model, self.conditions.split_frames(channels)
+        model, condition = self._model, Condition(channels, {})
         symbols, after = cached_chunk(
             model.symbol_network, model.distribution, noise, condition, temperature, state
         )
@@ -396,10 +365,11 @@ class StreamingFlows(StreamingSequence):
         return self._model.noise(source.key[0], source.row, samples, source.start[0])
 
     def draw_next(
-        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Any, state: Any
     ) -> tuple[tf.Tensor, Any]:
         """See `StreamingRows.draw_next`."""
-        values, after = self._model.step(temperature * noise, state, channels)
+        condition = next(iter(channels.values()), None)
+        values, after = self._model.step(temperature * noise, state, condition)
         return self._model.elements(values), after
 
 
@@ -431,8 +401,7 @@ def density_functions(
 
 def element_type(model: Any) -> np.dtype:
     """Return int32 or float32, the type of a model's elements."""
-    zero = model.codec.decode(tf.zeros([], tf.float32 if model.codec.levels is None else tf.int32))
-    return INT32 if tf.as_dtype(zero.dtype).is_integer else FLOAT32
+    return INT32 if filler(model.codec).dtype.kind in "iu" else FLOAT32
 
 
 def elements_of(model: Any) -> dict[str, Any]:
@@ -472,9 +441,7 @@ def functions(model: Any, **options: Any) -> Functions:
     return _of_own(model, **options)
 
 
-def _of_own(
-    model: Any, *, length: Length = None, entries: Entries = None, batches: Sequence[int] = ()
-) -> Functions:
+def _of_own(model: Any, *, length: Length = None, entries: Entries = None) -> Functions:
     model.follow(by_trace=True)
     layout = getattr(model, "layout", None)
     if layout is not None and layout.rank == 3:
@@ -495,7 +462,6 @@ def _of_own(
         found = _of_sequences(assigning_nothing(model), longest, conditions)
     # Sound is served piece by piece, and frames are read all at once.
     is_sound = model.sample_rate_hz is not None and not conditions.at_frame_rate
-    found.batches = sorted(set(batches)) or found.batches
     found.conditions = conditions
     found.spec = {
         "kind": model.kind,
@@ -590,22 +556,6 @@ def _restrict_tokens(distribution: Distribution) -> Any:
     return distribution if table_of(distribution) is None else Chosen(distribution)
 
 
-@dataclasses.dataclass(frozen=True)
-class Bounded:
-    """A prompt for a row that ends after at most `count` symbols, int32 []."""
-
-    prompt: Prompt
-    count: tf.Tensor
-
-    def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """See `Prompt.over`."""
-        return self.prompt.over(drawn, position)
-
-    def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """See `Prompt.ends`."""
-        return self.prompt.ends(drawn, position) | (position + 1 >= self.count)
-
-
 class Part(NamedTuple):
     """A request for symbols of one row, starting at a position, at which noise and prompt start."""
 
@@ -613,7 +563,7 @@ class Part(NamedTuple):
     heat: Any  # the temperature, or the `Choice` among tokens that includes it
     prompt: Prompt  # symbols [1, at least `count`]
     count: tf.Tensor  # int32 [], number of symbols to return, including the prefix
-    channels: Any  # the condition, [1, time, channels], or None
+    conditions: Tensors  # by name, [1, time, ...]
 
 
 class Rows:
@@ -666,7 +616,7 @@ class Rows:
         return part.prompt.symbols[:, :position], state
 
     def _after(self, part: Part, state: State) -> State:
-        condition = self._streaming.conditions.split_frames(part.channels)
+        condition = Condition(part.conditions, {})
         before = self._unpack_state(part.source.start, state)
         return self._pack_state(self._samplers.read(part.prompt.symbols, condition, before))
 
@@ -689,15 +639,16 @@ class Rows:
         return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
 
     def _draw_symbols(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
-        size, bounded = self.longest_loop, Bounded(part.prompt, part.count)
+        size = self.longest_loop
         new, after = cached_chunk(
             self._network,
             self._distribution,
             self._streaming.noise(part.source, size),
-            self._streaming.conditions.split_frames(part.channels),
+            Condition(part.conditions, {}),
             part.heat,
             self._unpack_state(part.source.start, state),
-            bounded,  # type: ignore[arg-type]  # a prompt that ends earlier
+            part.prompt,
+            tf.minimum(part.count, size),
         )
         return tf.ensure_shape(new, [1, size]), self._pack_state(after)
 
@@ -708,12 +659,12 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
         symbols=tf.ensure_shape(prompt.symbols, [1, size]),
         known=tf.ensure_shape(tf.minimum(prompt.known, size), [1]),
     )
-    channels = part.channels
-    if channels is not None:
-        channels = channels[:, position : position + size]
-        channels = tf.ensure_shape(channels, [1, size, channels.shape[-1]])
-    source, count = part.source.after(position), part.count - position
-    return part._replace(source=source, prompt=prompt, count=count, channels=channels)
+    return part._replace(
+        source=part.source.after(position),
+        prompt=prompt,
+        count=part.count - position,
+        conditions=steps_at(part.conditions, position, size),
+    )
 
 
 FLAG = TensorInfo(INT32, (None,), 0, 1, 0)
@@ -812,38 +763,37 @@ def _log_prob(
 def _of_steps(
     rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
 ) -> Callable[[Tensors], Tensors]:
-    states = {name: f"{STATE}{name}" for name in streaming.state()}
     is_chunk = "ended" in signature.outputs
 
     def row(given: Tensors, longest: tf.Tensor) -> Tensors:
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
         count = _counts(given)[0]
         # Padded, because the loop reads whole pieces, up to one piece beyond the last symbol.
+        read, timed = count + rows.longest_loop, streaming.conditions.select_timed(given)
         known = model.codec.encode(given["prefix"][:, :count])
         part = Part(
             noise_source(given, start),
             choice_of(given, _encode(model), model.codec.levels or 0),
-            _prompt(model, given, _pad_values(known, count + rows.longest_loop)),
+            _prompt(model, given, _fit_time(known, read)),
             count,
-            _pad_values(given.get("frames"), count + rows.longest_loop),
+            {name: _fit_time(x, read) for name, x in timed.items()},
         )
-        state = {name: given[key] for name, key in states.items()} if is_chunk else None
-        first = streaming.begin_rows(given, state or first_state(streaming, 1))
-        for name, spec in rows.memory.items():
-            zeros = tf.zeros([1, *spec.shape], spec.dtype)
-            first[name] = given[f"{STATE}{name}"] if is_chunk else zeros
-        symbols, ended, after = rows.make_symbols(part, first)
+        state = {
+            name: given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *x.shape], x.dtype)
+            for name, x in (streaming.state() | rows.memory).items()
+        }
+        begun = streaming.begin_rows(given, {n: state[n] for n in streaming.state()})
+        symbols, ended, after = rows.make_symbols(part, state | begun)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
-        made = _pad_values(tf.cast(elements, tf.float32), longest)[0]
+        made = _fit_time(tf.cast(elements, tf.float32), longest)[0]
         outputs = {streaming.output: made, "num_samples": count}
         if is_chunk:
             stored = {f"{STATE}{name}": value[0] for name, value in after.items()}
             return {**outputs, "ended": tf.cast(ended, tf.int32), **stored}
         nats = _log_prob(model, streaming.conditions, elements, part.prompt, given)
-        return {**outputs, "log_prob": _pad_values(nats, longest)[0]}
+        return {**outputs, "log_prob": _fit_time(nats, longest)[0]}
 
     def make_rows(given: Tensors) -> Tensors:
-        given = streaming.join_frames(given)
         counts = _counts(given)
         longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
         return by_rows(signature, lambda one: row(one, longest))(given)
@@ -857,12 +807,8 @@ def _counts(given: Tensors) -> tf.Tensor:
     return tf.minimum(given["num_frames"], tf.shape(given["frames"])[1])
 
 
-def _pad_values(values: Any, length: Any) -> Any:
-    if values is None:
-        return None
-    cut = values[:, :length]
-    sides = [[0, 0], [0, length - tf.shape(cut)[1]]] + [[0, 0]] * (values.shape.rank - 2)
-    return tf.pad(cut, sides)
+def _fit_time(values: tf.Tensor, length: Any) -> tf.Tensor:
+    return pad_time(values[:, :length], length)
 
 
 def _of_passes(
@@ -891,7 +837,7 @@ def _of_passes(
         source = noise_source(given, tf.zeros_like(given["row"]))
         prompt = None
         if "prefix" in given:
-            known = _pad_values(model.codec.encode(given["prefix"]), shape[0])
+            known = _fit_time(model.codec.encode(given["prefix"]), shape[0])
             prompt = _prompt(model, given, tf.ensure_shape(known, [1, shape[0]]))
         row = tf.ensure_shape(given["row"], [1])
         heat = choice_of(given, _encode(model), model.codec.levels or 0)

@@ -6,7 +6,7 @@ prefix and the conditions of its elements alone, not on the seed or an option.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,21 +19,9 @@ from onepass.bundles.signature import (
     is_condition,
     is_timed,
 )
-from onepass.prefix_state import digest_of
+from onepass.prefix_state import Kept, digest_of
 
 Call = Callable[[str, Arrays], Arrays]
-
-
-class Begun(NamedTuple):
-    """A row after its prefix: the elements that the program returns of it, and the state."""
-
-    elements: np.ndarray
-    state: Arrays
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.elements.nbytes + sum(array.nbytes for array in self.state.values())
 
 
 class PromptStates:
@@ -74,33 +62,38 @@ class PromptStates:
         count, found = int(inputs["num_prefix"][row]), {n: inputs[n][row] for n in self._conditions}
         return digest_of({n: x[:count] if n in self._timed else x for n, x in found.items()})
 
-    def read(self, inputs: Arrays, rows: Sequence[int]) -> list[Begun]:
-        """Return the states of some rows, each with a prefix of at least one element."""
+    def read(self, inputs: Arrays, rows: Sequence[int]) -> list[Kept]:
+        """Return what is kept of some rows, each with a prefix of at least one element.
+
+        It is the elements that the program returns of the prefix, and then the state.
+        """
         counts = inputs["num_prefix"][rows]
         given = self._take(inputs, rows) | {self._counts: counts, "start": np.zeros_like(counts)}
         outputs = self._call("prompted_chunk", given | first_states(self._known, len(rows)))
         return [
-            Begun(
-                outputs[self._output][n, :count].copy(),
-                {name: outputs[name][n].copy() for name in self.names},
+            Kept(
+                int(count),
+                [outputs[self._output][n, :count].copy()]
+                + [outputs[name][n].copy() for name in self.names],
             )
             for n, count in enumerate(counts)
         ]
 
-    def draw(self, inputs: Arrays, begun: Sequence[Begun]) -> Arrays:
+    def draw(self, inputs: Arrays, begun: Sequence[Kept]) -> Arrays:
         """Return the outputs of `prompted`, without log-probabilities, for rows that have begun."""
         first, total = inputs["num_prefix"], inputs[self._counts]
         longest = inputs["frames"].shape[1] if "frames" in inputs else int(total.max())
-        elements = np.zeros([len(total), longest], begun[0].elements.dtype)
+        elements = np.zeros([len(total), longest], begun[0].arrays[0].dtype)
         for row, each in enumerate(begun):
-            elements[row, : first[row]] = each.elements
+            elements[row, : first[row]] = each.arrays[0]
         rows = np.flatnonzero(first < total).tolist()
         if rows:
+            states = zip(*(begun[row].arrays[1:] for row in rows), strict=True)
             given = self._take(inputs, rows) | {
                 self._counts: (total - first)[rows],
                 "start": first[rows],
                 "num_prefix": np.zeros_like(first[rows]),
-                **{n: np.stack([begun[row].state[n] for row in rows]) for n in self.names},
+                **dict(zip(self.names, map(np.stack, states), strict=True)),
                 **{n: _shifted(inputs[n][rows], first[rows]) for n in self._timed},
             }
             drawn = self._call("prompted_chunk", given)[self._output]

@@ -50,7 +50,7 @@ CHANNELS = "channels"  # of the condition of every sample, what `step` reads
 class Conditioning:
     """The condition of a segment, and the source's phase after it, float64 [batch], or None."""
 
-    channels: Any
+    channels: Any  # a nest of tensors, or None
     phase: Any = None
 
 
@@ -66,6 +66,16 @@ class NoiseSource(NamedTuple):
     def after(self, samples: Size) -> "NoiseSource":
         """Return the noise that starts `samples` samples later."""
         return self._replace(start=self.start + samples)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """The frames that condition a segment of each row; every field is int32 [batch]."""
+
+    low: Any
+    high: Any
+    skipped: Any
+    samples: Any  # 0 in a row that has ended
 
 
 class StreamingModel:
@@ -88,7 +98,6 @@ class StreamingModel:
     rows_alone: bool = True  # whether each row must be computed with batch size 1
     output = "sound"
     clips: bool = True  # whether samples are clipped to full scale
-    largest_feature: float | None = MAX_FEATURE  # largest magnitude in `frames`; None: any
     tempers: bool = True  # whether temperatures other than 1 are allowed
 
     def state(self) -> StateSpecs:
@@ -107,15 +116,10 @@ class StreamingModel:
             return {"num_samples": count}
         return {"frames": self.frame_info(), "num_frames": count}
 
-    def join_frames(self, given: State) -> State:
-        """Convert inputs that clients send to the model's; by default unchanged."""
-        return given
-
     def frame_info(self, count: int | None = None) -> TensorInfo:
         """Return the description of the input `frames`."""
-        high = self.largest_feature
         shape = (None, count, self.feature_channels)
-        return TensorInfo(FLOAT32, shape, None if high is None else -high, high)
+        return TensorInfo(FLOAT32, shape, -MAX_FEATURE, MAX_FEATURE)
 
     def speaker_infos(self) -> dict[str, TensorInfo]:
         """Return the description of the input `speaker`; {} if the model has one speaker."""
@@ -128,10 +132,6 @@ class StreamingModel:
         frames = {"frames": self.frame_info(count)} if self.feature_channels else {}
         return frames | self.speaker_infos()
 
-    def fixed_infos(self) -> dict[str, TensorInfo]:
-        """Return the inputs that the first state is made of; by default none."""
-        return {}
-
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
     ) -> Conditioning:
@@ -142,12 +142,53 @@ class StreamingModel:
         """
         raise NotImplementedError
 
+    def conditions_of_rows(
+        self, given: Tensors, window: Window | None, samples: Size, phase: Maybe
+    ) -> Conditioning:
+        """Return the conditioning of `samples` samples of each row, [batch, samples, ...].
+
+        Shorter rows are padded with zeros. There is no `window` without frames, and no `phase`,
+        float64 [batch] before the segment, without a source that has one.
+        """
+        frames, speaker = given.get("frames"), given.get("speaker")
+        if frames is None or window is None:
+            if not self.channels:
+                return Conditioning(None)
+            return self.conditioning(None, speaker, samples, None, 0)
+        before: Any = phase  # not None if the model has a phase
+        shapes = {"channels": tf.TensorSpec([None, self.channels], self.dtype)}
+        if self.has_phase:
+            shapes["phase"] = tf.TensorSpec([], tf.float64)
+
+        def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
+            # A row that has ended has no frames in the segment, and so no conditioning.
+            def nothing() -> dict[str, tf.Tensor]:
+                empty = {"channels": tf.zeros([0, self.channels], self.dtype)}
+                return {**empty, "phase": before[n]} if self.has_phase else empty
+
+            def conditioning() -> dict[str, tf.Tensor]:
+                result = self.conditioning(
+                    frames[n, window.low[n] : window.high[n]][None],
+                    None if speaker is None else speaker[n][None],
+                    window.samples[n],
+                    None if phase is None else phase[n][None],
+                    window.skipped[n],
+                )
+                return {name: getattr(result, name)[0] for name in shapes}
+
+            parts = tf.cond(window.samples[n] > 0, conditioning, nothing)
+            missing = samples - window.samples[n]
+            return {**parts, "channels": tf.pad(parts["channels"], [[0, missing], [0, 0]])}
+
+        rows = tf.range(tf.shape(window.samples)[0])
+        return Conditioning(**tf.map_fn(row, rows, fn_output_signature=shapes))
+
     def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
         """Return the noise of the next samples, float32 [batch, samples, ...]."""
         raise NotImplementedError
 
     def advance(
-        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+        self, source: NoiseSource, noise: tf.Tensor, channels: Any, state: State
     ) -> Advanced:
         """Return the next samples, float32 [batch, samples], and the state after them."""
         raise NotImplementedError
@@ -195,19 +236,17 @@ class StreamingRows(StreamingModel):
         }
 
     def advance(
-        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+        self, source: NoiseSource, noise: tf.Tensor, channels: Any, state: State
     ) -> Advanced:
         """Return the next elements of one row, float32 [1, samples], and the state after them."""
         before, samples = self.unpack_state(source.start, state), noise.shape[1]
         noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
-        if channels is not None:
-            channels = tf.ensure_shape(channels, [1, samples, self.channels])
         elements, after = self.draw_next(source.temperature[0], noise, channels, before)
         made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
         return made, self.pack_state(after)
 
     def draw_next(
-        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Any, state: Any
     ) -> tuple[tf.Tensor, Any]:
         """Return the elements [1, samples] that the noise of one row gives, and the next state."""
         raise NotImplementedError
@@ -238,16 +277,6 @@ MAX_BATCH_SEGMENT_SAMPLES = 640_000  # for all rows together
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """The frames that condition a segment of each row; every field is int32 [batch]."""
-
-    low: Any
-    high: Any
-    skipped: Any
-    samples: Any  # 0 in a row that has ended
-
-
 def first_state(streaming: StreamingModel, batch: Size) -> State:
     """Return the state before the first sample of each of `batch` rows."""
     return {n: tf.zeros([batch, *x.shape], x.dtype) for n, x in streaming.state().items()}
@@ -260,48 +289,6 @@ def _trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Te
         sound = tf.clip_by_value(sound, -1.0, 1.0)
     within = tf.sequence_mask(lengths, tf.shape(sound)[1])
     return tf.where(within, sound, tf.zeros_like(sound))
-
-
-def _row_conditioning(
-    streaming: StreamingModel, given: Tensors, window: Window | None, samples: Size, phase: Maybe
-) -> Conditioning:
-    """Return the conditioning of `samples` samples of each row, [batch, samples, ...].
-
-    Shorter rows are padded with zeros. There is no `window` without frames, and no `phase`, float64
-    [batch] before the segment, without a source that has one.
-    """
-    frames, speaker = given.get("frames"), given.get("speaker")
-    if frames is None or window is None:
-        if not streaming.channels:
-            return Conditioning(None)
-        return streaming.conditioning(None, speaker, samples, None, 0)
-    before: Any = phase  # not None if the model has a phase
-    shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
-    if streaming.has_phase:
-        shapes["phase"] = tf.TensorSpec([], tf.float64)
-
-    def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
-        # A row that has ended has no frames in the segment, and so no conditioning.
-        def nothing() -> dict[str, tf.Tensor]:
-            empty = {"channels": tf.zeros([0, streaming.channels], streaming.dtype)}
-            return {**empty, "phase": before[n]} if streaming.has_phase else empty
-
-        def conditioning() -> dict[str, tf.Tensor]:
-            result = streaming.conditioning(
-                frames[n, window.low[n] : window.high[n]][None],
-                None if speaker is None else speaker[n][None],
-                window.samples[n],
-                None if phase is None else phase[n][None],
-                window.skipped[n],
-            )
-            return {name: getattr(result, name)[0] for name in shapes}
-
-        parts = tf.cond(window.samples[n] > 0, conditioning, nothing)
-        missing = samples - window.samples[n]
-        return {**parts, "channels": tf.pad(parts["channels"], [[0, missing], [0, 0]])}
-
-    rows = tf.range(tf.shape(window.samples)[0])
-    return Conditioning(**tf.map_fn(row, rows, fn_output_signature=shapes))
 
 
 def _run_steps(
@@ -322,10 +309,7 @@ def _run_steps(
         def body(
             first: tf.Tensor, sound: tf.Tensor, state: State, size: int = size, step: Step = step
         ) -> tuple[Any, ...]:
-            part = None
-            if channels is not None:
-                part = channels[:, first : first + size]
-                part = tf.ensure_shape(part, [None, size, channels.shape[-1]])
+            part = steps_at(channels, first, size)
             new, state = step(source.after(first), part, state)
             return first + size, tf.concat([sound, new], 1), state
 
@@ -339,8 +323,20 @@ def _run_steps(
     return sound, state
 
 
+def steps_at(conditions: Any, first: Size, size: int) -> Any:
+    """Return `size` time steps of each tensor of a nest, which may also contain None."""
+
+    def steps(values: Maybe) -> Maybe:
+        if values is None:
+            return None
+        shape = [values.shape[0], size, *values.shape[2:]]
+        return tf.ensure_shape(values[:, first : first + size], shape)
+
+    return tf.nest.map_structure(steps, conditions)
+
+
 def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
-    def step(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
+    def step(source: NoiseSource, channels: Any, state: State) -> Advanced:
         noise = streaming.noise(source, size) if source.drawn is None else source.drawn
         return streaming.advance(source, noise, channels, state)
 
@@ -348,7 +344,7 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
     if not streaming.rows_alone:
         return run
 
-    def make_piece(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
+    def make_piece(source: NoiseSource, channels: Any, state: State) -> Advanced:
         def alone(n: Size) -> Advanced:
             row = slice(n, n + 1)
             return run(rows_at(source, row), rows_at(channels, row), rows_at(state, row))
@@ -452,7 +448,6 @@ def _of_size(
         return {"noise": each_alone(alone, rows)}
 
     def find_condition(given: Tensors) -> Tensors:
-        given = streaming.join_frames({**given, "num_samples": tf.fill([rows], samples)})
         frames, speaker = given.get("frames"), given.get("speaker")
         made = streaming.conditioning(frames, speaker, samples, None, 0).channels
         return {CHANNELS: tf.ensure_shape(made, [rows, samples, streaming.channels])}
@@ -461,7 +456,10 @@ def _of_size(
         before = {name: given[f"{STATE}{name}"] for name in streaming.state()}
         source = NoiseSource(None, None, given["start"], given["temperature"], given["noise"])
         before = streaming.begin_rows(given, before)
-        made, after = step(source, given.get(CHANNELS), before)
+        channels = given.get(CHANNELS)
+        if not streaming.channels:
+            channels = streaming.conditions_of_rows(given, None, samples, None).channels
+        made, after = step(source, channels, before)
         if streaming.clips:
             made = tf.clip_by_value(made, -1.0, 1.0)
         return {streaming.output: made, **{f"{STATE}{n}": value for n, value in after.items()}}
@@ -484,7 +482,8 @@ def _of_size(
         kind = np.dtype(streaming.dtype.as_numpy_dtype)
         given[CHANNELS] = TensorInfo(kind, (rows, samples, streaming.channels))
         found["condition"] = of(find_condition, condition)
-    given |= streaming.fixed_infos()
+    else:
+        given |= condition
     found["step"] = of(advance, given, temperature, start, state)
     found["draw"] = of(draw, noise, temperature, condition)
     return found
@@ -538,7 +537,6 @@ def _numbers(
 
 def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
     """Generate whole sounds, from position 0, in segments whose conditioning fits into memory."""
-    given = streaming.join_frames(given)
     frames, batch = given.get("frames"), tf.shape(given["row"])[0]
     source, lengths = noise_source(given, tf.zeros_like(given["row"])), given.get("num_samples")
     if frames is not None:
@@ -551,7 +549,7 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
     def body(first: tf.Tensor, sound: tf.Tensor, phase: tf.Tensor, state: State) -> tuple[Any, ...]:
         samples = tf.minimum(segment, _round_up(longest - first, streaming.pieces[0]))
         window = _window(streaming, lengths, first, samples)
-        conditioning = _row_conditioning(streaming, given, window, samples, phase)
+        conditioning = streaming.conditions_of_rows(given, window, samples, phase)
         new, state = _run_steps(steps, source.after(first), conditioning, state, samples)
         phase = phase if conditioning.phase is None else conditioning.phase
         return first + samples, tf.concat([sound, new], 1), phase, state
@@ -574,7 +572,6 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
 
 
 def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
-    given = streaming.join_frames(given)
     frames, start, hop = given.get("frames"), given["start"], streaming.hop_samples
     state = {name: given[f"{STATE}{name}"] for name in streaming.state()}
     state = streaming.begin_rows(given, state)
@@ -585,7 +582,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
         window = Window(tf.zeros_like(before), high, before, lengths)
     samples = _round_up(tf.reduce_max(lengths), streaming.pieces[0])
-    conditioning = _row_conditioning(streaming, given, window, samples, given.get(PHASE))
+    conditioning = streaming.conditions_of_rows(given, window, samples, given.get(PHASE))
     sound, later = _run_steps(steps, noise_source(given, start), conditioning, state, samples)
     after = {f"{STATE}{name}": value for name, value in later.items()}
     if streaming.has_phase:

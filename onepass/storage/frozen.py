@@ -69,11 +69,10 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function of a frozen graph: names of its tensors, and which weights it reads."""
+    """A function of a frozen graph, by the names of its tensors."""
 
     arguments: list[str]
     outputs: list[str]
-    weights: list[int]  # indices of the weights that it takes after its arguments
     gradients_of: list[int] | None = None  # of a gradient: the inputs whose gradients it returns
 
 
@@ -111,9 +110,7 @@ class Frozen:
             arguments = [_placeholder(each) for each in inputs]
             known |= zip((each.name for each in inputs), arguments, strict=True)
             outputs = [tf.identity(_value(x)) for x in self._run(graph.outputs, known, True)]
-        read = {op.name for op in operations_for(outputs)}
-        weights = [n for n in range(len(self.weights)) if weight_name(n) in read]
-        self.functions[name] = Function(_names(arguments), _names(outputs), weights)
+        self.functions[name] = Function(_names(arguments), _names(outputs))
 
     def dtype_of(self, name: str) -> tf.DType:
         """Return the type of a function's first output."""
@@ -270,7 +267,7 @@ class Frozen:
             known |= zip(names, arguments[len(given) :], strict=True)
             outputs = self._run(traced.graph.outputs, known, False)
             outputs = [tf.identity(_value(each)) for each in outputs]
-        self.functions[name] = Function(_names(arguments), _names(outputs), [], gradients_of)
+        self.functions[name] = Function(_names(arguments), _names(outputs), gradients_of)
 
 
 def _traced_gradient(op: tf.Operation) -> tuple[Any, list[int]]:
@@ -406,7 +403,7 @@ class FrozenFunction:
     It is traced once for every combination of shapes.
     """
 
-    def __init__(self, run: Run, specs: Sequence[tf.TensorSpec], weights: Sequence[Any]) -> None:
+    def __init__(self, run: Run, weights: Sequence[Any], specs: Sequence[tf.TensorSpec]) -> None:
         self.specs, self._weights = list(specs), weights
         self._run, self._traces = tf.function(run, autograph=False), dict[tuple, Any]()
 
@@ -438,7 +435,7 @@ class FrozenProgram:
         self._prepare_nodes()
         self._add_bodies()
         self._nodes = {node.name: node for node in self._graph.node}
-        self._runs = {name: self._part(each) for name, each in functions.items()}
+        self._parts = {name: self._part(each) for name, each in functions.items()}
         self._register_gradients()
 
     @classmethod
@@ -454,8 +451,7 @@ class FrozenProgram:
         """Return a function; raise KeyError if there is none of that name."""
         function = self._functions[name]
         specs = [spec_of(self._nodes[node_of(each)]) for each in function.arguments]
-        weights = [self.weights[index] for index in function.weights]
-        return FrozenFunction(self._runs[name], specs, weights)
+        return FrozenFunction(*self._parts[name], specs)
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -487,17 +483,18 @@ class FrozenProgram:
         for each in list(self._holder._functions.values()):
             graph._add_function_recursive(each)
 
-    def _part(self, function: Function) -> Run:
-        """Return a function that writes a part of the graph into the default graph."""
-        weights = [f"{weight_name(index)}:0" for index in function.weights]
-        inputs = [*function.arguments, *weights]
-        ends = {node_of(each) for each in inputs}
+    def _part(self, function: Function) -> tuple[Run, list[Any]]:
+        """Return what writes a part of the graph into the default graph, and weights it reads."""
+        ends = {node_of(each) for each in function.arguments}
         leads = {
             name: () if name in ends else map(node_of, node.input)
             for name, node in self._nodes.items()
         }
         found = reachable_keys(leads, map(node_of, function.outputs))
-        nodes = [node for node in self._graph.node if node.name in found - ends]
+        weights = {weight_name(n): each for n, each in enumerate(self.weights)}
+        read = [name for name in weights if name in found]
+        inputs = [*function.arguments, *(f"{name}:0" for name in read)]
+        nodes = [node for node in self._graph.node if node.name in found - ends - {*read}]
         part = graph_pb2.GraphDef(node=nodes, versions=self._graph.versions)
 
         def run(*given: tf.Tensor) -> list[tf.Tensor]:
@@ -508,7 +505,7 @@ class FrozenProgram:
                 part, input_map=known, return_elements=function.outputs, name=""
             )
 
-        return run
+        return run, [weights[name] for name in read]
 
     def _register_gradients(self) -> None:
         found = {n.attr[GRADIENT].s.decode() for n in nodes_of(self._graph) if GRADIENT in n.attr}
@@ -520,7 +517,7 @@ class FrozenProgram:
     def _gradient(self, name: str) -> Run:
         if name == NO_GRADIENT:
             return _refuse_gradient
-        function, run = self._functions[name], self._runs[name]
+        function, (run, _) = self._functions[name], self._parts[name]
         places = function.gradients_of
         if places is None:
             raise ValueError(f"{name} is no gradient")
@@ -613,12 +610,10 @@ def _check_digest(path: Path, content: bytes, spec: dict[str, Any]) -> None:
 
 def _function(described: dict[str, Any]) -> Function:
     function = Function(**described)
-    names, numbers = [*function.arguments, *function.outputs], [*function.weights]
-    numbers += function.gradients_of or []
-    if not all(isinstance(each, str) for each in names):
+    if not all(isinstance(each, str) for each in (*function.arguments, *function.outputs)):
         raise ValueError("the names of a function's tensors must be texts")
-    if not all(isinstance(each, int) and each >= 0 for each in numbers):
-        raise ValueError("the indices of a function's weights must be whole numbers")
+    if not all(isinstance(each, int) and each >= 0 for each in function.gradients_of or []):
+        raise ValueError("the indices of a gradient's inputs must be whole numbers")
     return function
 
 

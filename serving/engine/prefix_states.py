@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from onepass.bundles.bundle import Servable
-from onepass.bundles.prompt_states import Begun, PromptStates
+from onepass.bundles.prompt_states import PromptStates
 from onepass.bundles.signature import Arrays
+from onepass.prefix_state import Kept
 from serving.engine.batching import join_rows
 from serving.observability import Metrics
 
@@ -27,7 +28,7 @@ class StateCache:
     def __init__(self, most_bytes: int, metrics: Metrics):
         self.most_bytes, self._metrics = most_bytes, metrics
         self._lock, self._models = threading.Lock(), set[object]()
-        self._states: collections.OrderedDict[tuple[object, str], Begun] = collections.OrderedDict()
+        self._states: collections.OrderedDict[tuple[object, str], Kept] = collections.OrderedDict()
         self._bytes = 0
 
     def admit(self, model: object) -> None:
@@ -43,7 +44,7 @@ class StateCache:
                 self._remove(key)
             self._metrics.prefix_bytes.set(self._bytes)
 
-    def find(self, model: object, prefix: str) -> Begun | None:
+    def find(self, model: object, prefix: str) -> Kept | None:
         """Return the state after a prefix, by its digest, or None."""
         with self._lock:
             found = self._states.get((model, prefix))
@@ -51,22 +52,22 @@ class StateCache:
                 self._states.move_to_end((model, prefix))
             return found
 
-    def keep(self, model: object, prefix: str, state: Begun) -> None:
+    def keep(self, model: object, prefix: str, state: Kept) -> None:
         """Keep the state after a prefix, unless it is too large or the model was dropped."""
         key = model, prefix
         with self._lock:
-            if model not in self._models or state.nbytes > self.most_bytes:
+            if model not in self._models or _size_of(state) > self.most_bytes:
                 return
             if key in self._states:
                 self._remove(key)
             self._states[key] = state
-            self._bytes += state.nbytes
+            self._bytes += _size_of(state)
             while self._bytes > self.most_bytes:
                 self._remove(next(iter(self._states)))
             self._metrics.prefix_bytes.set(self._bytes)
 
     def _remove(self, key: tuple[object, str]) -> None:
-        self._bytes -= self._states.pop(key).nbytes
+        self._bytes -= _size_of(self._states.pop(key))
 
 
 class ContinuedCalls:
@@ -103,7 +104,7 @@ class ContinuedCalls:
             parts |= _split_rows(short, self._bundle.call(signature, others))
         return join_rows([parts[row] for row in sorted(parts)])
 
-    def _begin(self, prompts: PromptStates, inputs: Arrays) -> list[Begun]:
+    def _begin(self, prompts: PromptStates, inputs: Arrays) -> list[Kept]:
         """Return the state after the prefix of every row; read those that are not kept, once."""
         digests = [prompts.digest(inputs, row) for row in range(len(inputs["num_prefix"]))]
         kept = {digest: self._cache.find(self._model, digest) for digest in digests}
@@ -121,6 +122,10 @@ class ContinuedCalls:
     def forget_states(self) -> None:
         """Drop all states of the model, and keep no more."""
         self._cache.drop(self._model)
+
+
+def _size_of(state: Kept) -> int:
+    return sum(array.nbytes for array in state.arrays)
 
 
 def _split_rows(rows: np.ndarray, outputs: Arrays) -> dict[int, Arrays]:

@@ -7,8 +7,8 @@ import pytest
 from fake_bundle import Fake
 from loops import running, until
 
-from onepass.bundles.prompt_states import Begun
 from onepass.bundles.signature import Signature, TensorInfo
+from onepass.prefix_state import Kept
 from serving.engine import prefix_states
 from serving.engine.prefix_states import SHORTEST, StateCache
 from serving.engine.served_model import ServedModel
@@ -201,7 +201,7 @@ async def test_a_call_holds_no_more_states_than_a_message_may(states, most, monk
 def test_a_state_larger_than_the_bound_is_not_kept_and_drops_none():
     cache, model = StateCache(2_000, Metrics()), object()
     cache.admit(model)
-    small, large = (Begun(np.zeros(n, np.float32), {}) for n in (400, 501))
+    small, large = (Kept(n, [np.zeros(n, np.float32)]) for n in (400, 501))
     cache.keep(model, "small", small)
     cache.keep(model, "large", large)
     assert cache.find(model, "small") is small
