@@ -136,26 +136,12 @@ def by_rows(signature: Signature, row: Make) -> Make:
 
     def rows(given: Tensors) -> Tensors:
         count = next(iter(given.values())).shape[0]
-        if count is not None:
-            alone = lambda n: rows_at(row(rows_at(given, slice(n, n + 1))), tf.newaxis)  # noqa: E731
-            return each_alone(alone, count)
+        if count is not None:  # XLA gives no portable form of a loop over rows
+            made = [row({name: x[n : n + 1] for name, x in given.items()}) for n in range(count)]
+            return {name: tf.stack([each[name] for each in made]) for name in made[0]}
         return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
 
     return rows
-
-
-def each_alone(run: Callable[[int], Any], rows: int) -> Any:
-    """Return the results of `run` for each of a known number of rows, joined to one batch.
-
-    XLA gives no portable form of a loop over rows.
-    """
-    parts = [run(n) for n in range(rows)]
-    return tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
-
-
-def rows_at(given: Any, index: tf.Tensor | slice | int | None) -> Any:
-    """Return rows of each tensor of a nest, which may also contain None."""
-    return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
 
 
 def drawing_functions(

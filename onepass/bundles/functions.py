@@ -28,7 +28,6 @@ from distill.flow_student import FlowStudent
 from onepass.bundles.function import (
     FLOAT32,
     INT32,
-    ROWS_AT_ONCE,
     UINT8,
     Function,
     Functions,
@@ -50,6 +49,8 @@ from onepass.bundles.sequence_functions import (
     StreamingRows,
     Window,
     default_buckets,
+    each_alone,
+    fit_time,
     noise_source,
     sequence_functions,
     state_infos,
@@ -62,7 +63,6 @@ from onepass.interface import OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.distribution import Distribution, pixel_channels, table_of, tempers
 from onepass.likelihoods.truncated import Choice, Truncated
 from onepass.model import Autoregressive
-from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import (
     Condition,
     Frames,
@@ -277,31 +277,13 @@ class StreamingSequence(StreamingRows):
         if not fixed:
             return state
 
-        def row(n: tf.Tensor) -> State:
-            def first() -> State:
-                made = self._state_of({name: x[n][tf.newaxis] for name, x in fixed.items()})
-                return {name: value[0] for name, value in self.pack_state(made).items()}
+        def first() -> State:
+            return self.pack_state(self._state_of(fixed))
 
-            if start is None:
-                return first()
-            # Only for rows at position 0, as it may run networks over the conditions.
-            return tf.cond(start[n] == 0, first, lambda: {name: x[n] for name, x in state.items()})
+        # Only for rows at position 0, as it may run networks over the conditions.
+        return first() if start is None else tf.cond(start[0] == 0, first, lambda: state)
 
-        return tf.map_fn(
-            row,
-            tf.range(tf.shape(next(iter(fixed.values())))[0]),
-            fn_output_signature={n: tf.TensorSpec(x.shape[1:], x.dtype) for n, x in state.items()},
-            parallel_iterations=ROWS_AT_ONCE,
-        )
-
-    def row_infos(self, longest: int) -> dict[str, TensorInfo]:
-        """See `StreamingModel.row_infos`."""
-        count, conditions = TensorInfo(INT32, (None,), 1, longest), self.conditions.infos([None])
-        if self.conditions.is_frames:
-            return {**conditions, "num_frames": count}
-        return {"num_samples": count, **conditions}
-
-    def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
+    def condition_infos(self, samples: int | None) -> dict[str, TensorInfo]:
         """See `StreamingModel.condition_infos`."""
         return self.conditions.infos([samples])
 
@@ -312,7 +294,7 @@ class StreamingSequence(StreamingRows):
         del phase
         first = 0 if window is None else window.low[0]
         timed = self.conditions.select_timed(given).items()
-        return Conditioning({name: _fit_time(x[:, first:], samples) for name, x in timed})
+        return Conditioning({name: fit_time(x[:, first:], samples) for name, x in timed})
 
     def unpack_state(self, start: tf.Tensor | None, state: State) -> Any:
         """See `StreamingRows.unpack_state`."""
@@ -765,18 +747,19 @@ def _of_steps(
 ) -> Callable[[Tensors], Tensors]:
     is_chunk = "ended" in signature.outputs
 
-    def row(given: Tensors, longest: tf.Tensor) -> Tensors:
+    def row(given: Tensors) -> Tensors:
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
-        count = _counts(given)[0]
+        counts = _counts(given)
+        count = counts[0]
         # Padded, because the loop reads whole pieces, up to one piece beyond the last symbol.
         read, timed = count + rows.longest_loop, streaming.conditions.select_timed(given)
         known = model.codec.encode(given["prefix"][:, :count])
         part = Part(
             noise_source(given, start),
             choice_of(given, _encode(model), model.codec.levels or 0),
-            _prompt(model, given, _fit_time(known, read)),
+            _prompt(model, given, fit_time(known, read)),
             count,
-            {name: _fit_time(x, read) for name, x in timed.items()},
+            {name: fit_time(x, read) for name, x in timed.items()},
         )
         state = {
             name: given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *x.shape], x.dtype)
@@ -785,30 +768,20 @@ def _of_steps(
         begun = streaming.begin_rows(given, {n: state[n] for n in streaming.state()})
         symbols, ended, after = rows.make_symbols(part, state | begun)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
-        made = _fit_time(tf.cast(elements, tf.float32), longest)[0]
-        outputs = {streaming.output: made, "num_samples": count}
+        outputs = {streaming.output: tf.cast(elements, tf.float32), "num_samples": counts}
         if is_chunk:
-            stored = {f"{STATE}{name}": value[0] for name, value in after.items()}
-            return {**outputs, "ended": tf.cast(ended, tf.int32), **stored}
+            stored = {f"{STATE}{name}": value for name, value in after.items()}
+            return {**outputs, "ended": tf.cast(ended, tf.int32)[tf.newaxis], **stored}
         nats = _log_prob(model, streaming.conditions, elements, part.prompt, given)
-        return {**outputs, "log_prob": _fit_time(nats, longest)[0]}
+        return {**outputs, "log_prob": nats}
 
-    def make_rows(given: Tensors) -> Tensors:
-        counts = _counts(given)
-        longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
-        return by_rows(signature, lambda one: row(one, longest))(given)
-
-    return make_rows
+    return each_alone(signature, 1, row)
 
 
 def _counts(given: Tensors) -> tf.Tensor:
     if "frames" not in given:
         return given["num_samples"]
     return tf.minimum(given["num_frames"], tf.shape(given["frames"])[1])
-
-
-def _fit_time(values: tf.Tensor, length: Any) -> tf.Tensor:
-    return pad_time(values[:, :length], length)
 
 
 def _of_passes(
@@ -837,7 +810,7 @@ def _of_passes(
         source = noise_source(given, tf.zeros_like(given["row"]))
         prompt = None
         if "prefix" in given:
-            known = _fit_time(model.codec.encode(given["prefix"]), shape[0])
+            known = fit_time(model.codec.encode(given["prefix"]), shape[0])
             prompt = _prompt(model, given, tf.ensure_shape(known, [1, shape[0]]))
         row = tf.ensure_shape(given["row"], [1])
         heat = choice_of(given, _encode(model), model.codec.levels or 0)

@@ -26,16 +26,16 @@ import tensorflow as tf
 from onepass.bundles.function import (
     FLOAT32,
     INT32,
-    ROWS_AT_ONCE,
     Function,
     Functions,
+    Make,
     Tensors,
-    each_alone,
+    by_rows,
     keys_of,
     noise_infos,
-    rows_at,
 )
 from onepass.bundles.signature import PLAIN, STATE, WHOLE, Signature, TensorInfo
+from onepass.networks.any_length import pad_time
 
 State = dict[str, Any]
 StateSpecs = dict[str, tf.TensorSpec]  # by name, without the batch axis; all begin with zeros
@@ -95,7 +95,7 @@ class StreamingModel:
     channels: int
     dtype: tf.DType
     has_phase: bool = False
-    rows_alone: bool = True  # whether each row must be computed with batch size 1
+    rows_alone: bool = True  # whether its functions take batches of one row
     output = "sound"
     clips: bool = True  # whether samples are clipped to full scale
     tempers: bool = True  # whether temperatures other than 1 are allowed
@@ -109,28 +109,15 @@ class StreamingModel:
         del given
         return state
 
-    def row_infos(self, longest: int) -> dict[str, TensorInfo]:
-        """Return the inputs for rows of up to `longest` frames: their lengths and conditions."""
-        count = _numbers(low=1, high=longest)
-        if not self.feature_channels:
-            return {"num_samples": count}
-        return {"frames": self.frame_info(), "num_frames": count}
-
-    def frame_info(self, count: int | None = None) -> TensorInfo:
-        """Return the description of the input `frames`."""
-        shape = (None, count, self.feature_channels)
-        return TensorInfo(FLOAT32, shape, -MAX_FEATURE, MAX_FEATURE)
-
-    def speaker_infos(self) -> dict[str, TensorInfo]:
-        """Return the description of the input `speaker`; {} if the model has one speaker."""
-        info = TensorInfo(INT32, (None,), 0, self.speakers - 1, 0)
-        return {"speaker": info} if self.speakers else {}
-
-    def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
-        """Return the inputs that the condition of `samples` samples is made of."""
-        count = -(-samples // self.hop_samples)
-        frames = {"frames": self.frame_info(count)} if self.feature_channels else {}
-        return frames | self.speaker_infos()
+    def condition_infos(self, samples: int | None) -> dict[str, TensorInfo]:
+        """Return the inputs that the condition of a number of samples is made of; None: of any."""
+        count = None if samples is None else -(-samples // self.hop_samples)
+        shape, found = (None, count, self.feature_channels), dict[str, TensorInfo]()
+        if self.feature_channels:
+            found["frames"] = TensorInfo(FLOAT32, shape, -MAX_FEATURE, MAX_FEATURE)
+        if self.speakers:
+            found["speaker"] = TensorInfo(INT32, (None,), 0, self.speakers - 1, 0)
+        return found
 
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
@@ -240,6 +227,10 @@ class StreamingRows(StreamingModel):
     ) -> Advanced:
         """Return the next elements of one row, float32 [1, samples], and the state after them."""
         before, samples = self.unpack_state(source.start, state), noise.shape[1]
+        if channels is not None:
+            channels = tf.nest.map_structure(
+                lambda x: tf.ensure_shape(x, [1, samples, *x.shape[2:]]), channels
+            )
         noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
         elements, after = self.draw_next(source.temperature[0], noise, channels, before)
         made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
@@ -340,27 +331,33 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
         noise = streaming.noise(source, size) if source.drawn is None else source.drawn
         return streaming.advance(source, noise, channels, state)
 
-    run: Step = tf.function(step, jit_compile=True, autograph=False) if compiled else step
-    if not streaming.rows_alone:
-        return run
+    return tf.function(step, jit_compile=True, autograph=False) if compiled else step
 
-    def make_piece(source: NoiseSource, channels: Any, state: State) -> Advanced:
-        def alone(n: Size) -> Advanced:
-            row = slice(n, n + 1)
-            return run(rows_at(source, row), rows_at(channels, row), rows_at(state, row))
 
-        if source.start.shape[0] is not None:
-            made: Advanced = each_alone(alone, source.start.shape[0])
-            return made
-        shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
-        return tf.map_fn(
-            lambda n: rows_at(alone(n), 0),
-            tf.range(tf.shape(source.start)[0]),
-            fn_output_signature=(tf.TensorSpec([size], tf.float32), shapes),
-            parallel_iterations=ROWS_AT_ONCE,
-        )
+def fit_time(values: tf.Tensor, length: Any) -> tf.Tensor:
+    """Return values [batch, time, ...] cut or padded to a number of time steps."""
+    return pad_time(values[:, :length], length)
 
-    return make_piece
+
+def each_alone(signature: Signature, hop_samples: int, make: Make) -> Make:
+    """Return a function of batches, each row of which `make` computes in a batch of one.
+
+    Rows are padded to the longest one, and whole rows of frames to the length of these.
+    """
+
+    def rows(given: Tensors) -> Tensors:
+        longest = tf.reduce_max(given["num_frames" if "frames" in given else "num_samples"])
+        if "frames" in given:
+            longest = hop_samples * (longest if "start" in given else tf.shape(given["frames"])[1])
+
+        def row(given: Tensors) -> Tensors:
+            made, infos = make(given), signature.outputs.items()
+            timed = {n: fit_time(made[n], longest) for n, x in infos if x.shape == (None, None)}
+            return {name: value[0] for name, value in (made | timed).items()}
+
+        return by_rows(signature, row)(given)
+
+    return rows
 
 
 def _window(
@@ -410,7 +407,9 @@ def sequence_functions(
     }
 
     def function(make: Callable[..., Tensors], name: str, steps: dict[int, Step]) -> Function:
-        run = functools.partial(make, streaming, steps)
+        run: Make = functools.partial(make, streaming, steps)
+        if streaming.rows_alone:
+            run = each_alone(signatures[name], streaming.hop_samples, run)
         return Function(run, signatures[name], states_among(signatures[name]))
 
     calls = {name: function(_synthesize, name, each) for name, each in steps.items()}
@@ -438,19 +437,16 @@ def _of_size(
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     state.pop(PHASE, None)
     condition = streaming.condition_infos(samples)
-    step = _step(streaming, samples, compiled=False)
+    step, batch = _step(streaming, samples, compiled=False), 1 if streaming.rows_alone else rows
 
     def draw_noise(given: Tensors) -> Tensors:
         source = NoiseSource(keys_of(given["seed"]), given["row"], given["start"], None)
-        if not streaming.rows_alone:
-            return {"noise": streaming.noise(source, samples)}
-        alone = lambda n: streaming.noise(rows_at(source, slice(n, n + 1)), samples)  # noqa: E731
-        return {"noise": each_alone(alone, rows)}
+        return {"noise": streaming.noise(source, samples)}
 
     def find_condition(given: Tensors) -> Tensors:
         frames, speaker = given.get("frames"), given.get("speaker")
         made = streaming.conditioning(frames, speaker, samples, None, 0).channels
-        return {CHANNELS: tf.ensure_shape(made, [rows, samples, streaming.channels])}
+        return {CHANNELS: tf.ensure_shape(made, [batch, samples, streaming.channels])}
 
     def advance(given: Tensors) -> Tensors:
         before = {name: given[f"{STATE}{name}"] for name in streaming.state()}
@@ -465,14 +461,17 @@ def _of_size(
         return {streaming.output: made, **{f"{STATE}{n}": value for n, value in after.items()}}
 
     def draw(given: Tensors) -> Tensors:
-        zeros = tf.zeros([rows], tf.int32)
-        first = {f"{STATE}{n}": value for n, value in first_state(streaming, rows).items()}
+        zeros = tf.zeros([batch], tf.int32)
+        first = {f"{STATE}{n}": value for n, value in first_state(streaming, batch).items()}
         given = {**given, **first, "start": zeros}
         given |= find_condition(given) if streaming.channels else {}
         return {streaming.output: advance({**given, **draw_noise(given)})[streaming.output]}
 
     def of(fn: Callable[[Tensors], Tensors], *inputs: dict[str, TensorInfo]) -> Function:
         signature = Signature({n: info for each in inputs for n, info in each.items()}, {})
+        make = fn
+        if streaming.rows_alone:
+            fn = by_rows(signature, lambda given: {n: x[0] for n, x in make(given).items()})
         return Function(fn, signature, states_among(signature)).fixed(rows)
 
     found = {"noise": of(draw_noise, noise, start)}
@@ -514,16 +513,17 @@ def _signatures(
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
-    noise = noise_infos((None,), low, high, temperature) | streaming.speaker_infos()
+    noise = noise_infos((None,), low, high, temperature)
     state, returned = state_infos(streaming.state())
     if streaming.has_phase:
         state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
         returned[PHASE] = TensorInfo(FLOAT64, (None,))
     position = {"start": _numbers(low=0, default=0)}
-    length, window = streaming.row_infos(longest), {}
-    if "frames" in length:
-        side = _numbers(low=0, high=streaming.side_frames, default=0)
+    conditions, window, counted = streaming.condition_infos(None), {}, "num_samples"
+    if "frames" in conditions:
+        counted, side = "num_frames", _numbers(low=0, high=streaming.side_frames, default=0)
         window = {"frames_before": side, "frames_after": side}
+    length = {counted: _numbers(low=1, high=longest), **conditions}
     every = Signature({**length, **noise}, sound)
     chunk = Signature({**length, **window, **position, **noise, **state}, {**sound, **returned})
     return {PLAIN: every, "compiled": every, "chunk": chunk}

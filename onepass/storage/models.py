@@ -100,40 +100,33 @@ class SteppedStoredNetwork(StoredNetwork):
         super().__init__(program, listed, lengths)
         names = ("initial_state", "step")
         self._stored = {n: tuple(program[f"{name}_{n}"] for name in names) for n in step_rows}
-        self._most = max(step_rows)
+
+    def _rows_of_group(self, batch: int) -> int:
+        return batch if batch in self._stored else max(self._stored)
 
     def initial_state(self, batch: int) -> Any:
         """See `SteppedNetwork.initial_state`."""
-        if batch in self._stored:
-            state = self._stored[batch][0]()
-            return state if isinstance(state, list) else [state]
-        return [self._stored[self._most][0]() for _ in range(-(-batch // self._most))]
+        rows = self._rows_of_group(batch)
+        state = self._stored[rows][0]()
+        return [state if isinstance(state, list) else [state]] * -(-batch // rows)
 
     def step(self, inputs: tf.Tensor, state: Any, *conditions: Any) -> tuple[tf.Tensor, Any]:
         """See `SteppedNetwork.step`."""
-        outputs = []
+        batch, outputs = inputs.shape[0], []
+        rows = self._rows_of_group(batch)
         for time in range(inputs.shape[1]):
             now = [x[:, time : time + 1] for x in (inputs, *conditions) if x is not None]
-            output, state = self._one(now, state)
-            outputs.append(output)
+            made = []
+            for group, before in enumerate(state):
+                given = (x[group * rows : (group + 1) * rows] for x in now)
+                first, *others = (_pad_rows(x, rows) for x in given)
+                made.append(self._stored[rows][1](first, *before, *others))
+            outputs.append(tf.concat([output for output, *_ in made], 0)[:batch])
+            state = [after for _, *after in made]
         return tf.concat(outputs, 1), state
 
-    def _one(self, arguments: list[tf.Tensor], state: Any) -> tuple[tf.Tensor, Any]:
-        batch = arguments[0].shape[0]
-        if batch in self._stored:
-            inputs, *condition = arguments
-            output, *state = self._stored[batch][1](inputs, *state, *condition)
-            return output, state
-        outputs, after = [], []
-        for group, before in enumerate(state):
-            rows = slice(group * self._most, (group + 1) * self._most)
-            output, later = self._one([_rows(x[rows], self._most) for x in arguments], before)
-            outputs.append(output)
-            after.append(later)
-        return tf.concat(outputs, 0)[:batch], after
 
-
-def _rows(values: tf.Tensor, count: int) -> tf.Tensor:
+def _pad_rows(values: tf.Tensor, count: int) -> tf.Tensor:
     return tf.pad(values, [[0, count - values.shape[0]], *[[0, 0]] * (values.shape.rank - 1)])
 
 
