@@ -271,9 +271,10 @@ class StreamingSequence(StreamingRows):
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
-    def begin_rows(self, given: Tensors, state: State) -> State:
-        """Return the state; rows at position 0, or all without `start`, get the first state."""
-        fixed, start = self.conditions.select_fixed(given), given.get("start")
+    def begin_rows(self, given: Tensors) -> State:
+        """See `StreamingModel.begin_rows`; the first state may depend on conditions."""
+        state, start = super().begin_rows(given), given.get("start")
+        fixed = self.conditions.select_fixed(given)
         if not fixed:
             return state
 
@@ -761,12 +762,11 @@ def _of_steps(
             count,
             {name: fit_time(x, read) for name, x in timed.items()},
         )
-        state = {
+        memory = {
             name: given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *x.shape], x.dtype)
-            for name, x in (streaming.state() | rows.memory).items()
+            for name, x in rows.memory.items()
         }
-        begun = streaming.begin_rows(given, {n: state[n] for n in streaming.state()})
-        symbols, ended, after = rows.make_symbols(part, state | begun)
+        symbols, ended, after = rows.make_symbols(part, streaming.begin_rows(given) | memory)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
         outputs = {streaming.output: tf.cast(elements, tf.float32), "num_samples": counts}
         if is_chunk:

@@ -104,10 +104,12 @@ class StreamingModel:
         """Return the spec of every tensor of the state, by name."""
         raise NotImplementedError
 
-    def begin_rows(self, given: State, state: State) -> State:
-        """Return the state, with new rows initialised from their inputs; by default unchanged."""
-        del given
-        return state
+    def begin_rows(self, given: Tensors) -> State:
+        """Return the state of rows before their next sample, that of the inputs or the first."""
+        batch, specs = tf.shape(given["temperature"])[0], self.state().items()
+        states = {name: given.get(f"{STATE}{name}") for name, _ in specs}
+        zeros = {n: tf.zeros([batch, *x.shape], x.dtype) for n, x in specs if states[n] is None}
+        return states | zeros
 
     def condition_infos(self, samples: int | None) -> dict[str, TensorInfo]:
         """Return the inputs that the condition of a number of samples is made of; None: of any."""
@@ -167,6 +169,8 @@ class StreamingModel:
             missing = samples - window.samples[n]
             return {**parts, "channels": tf.pad(parts["channels"], [[0, missing], [0, 0]])}
 
+        if self.rows_alone:
+            return Conditioning(**{name: x[tf.newaxis] for name, x in row(tf.constant(0)).items()})
         rows = tf.range(tf.shape(window.samples)[0])
         return Conditioning(**tf.map_fn(row, rows, fn_output_signature=shapes))
 
@@ -266,11 +270,6 @@ MAX_SEGMENT_SAMPLES = 160_000  # per row, whose conditioning must fit into memor
 MIN_SEGMENT_SAMPLES = 80_000
 MAX_BATCH_SEGMENT_SAMPLES = 640_000  # for all rows together
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
-
-
-def first_state(streaming: StreamingModel, batch: Size) -> State:
-    """Return the state before the first sample of each of `batch` rows."""
-    return {n: tf.zeros([batch, *x.shape], x.dtype) for n, x in streaming.state().items()}
 
 
 def _trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
@@ -449,21 +448,17 @@ def _of_size(
         return {CHANNELS: tf.ensure_shape(made, [batch, samples, streaming.channels])}
 
     def advance(given: Tensors) -> Tensors:
-        before = {name: given[f"{STATE}{name}"] for name in streaming.state()}
         source = NoiseSource(None, None, given["start"], given["temperature"], given["noise"])
-        before = streaming.begin_rows(given, before)
         channels = given.get(CHANNELS)
         if not streaming.channels:
             channels = streaming.conditions_of_rows(given, None, samples, None).channels
-        made, after = step(source, channels, before)
+        made, after = step(source, channels, streaming.begin_rows(given))
         if streaming.clips:
             made = tf.clip_by_value(made, -1.0, 1.0)
         return {streaming.output: made, **{f"{STATE}{n}": value for n, value in after.items()}}
 
     def draw(given: Tensors) -> Tensors:
-        zeros = tf.zeros([batch], tf.int32)
-        first = {f"{STATE}{n}": value for n, value in first_state(streaming, batch).items()}
-        given = {**given, **first, "start": zeros}
+        given = {**given, "start": tf.zeros([batch], tf.int32)}
         given |= find_condition(given) if streaming.channels else {}
         return {streaming.output: advance({**given, **draw_noise(given)})[streaming.output]}
 
@@ -554,7 +549,7 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
         phase = phase if conditioning.phase is None else conditioning.phase
         return first + samples, tf.concat([sound, new], 1), phase, state
 
-    state = streaming.begin_rows(given, first_state(streaming, batch))
+    state = streaming.begin_rows(given)
     start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
     shapes = (tf.TensorShape([]), tf.TensorShape([None, None]), tf.TensorShape([None]))
     _, sound, _, _ = tf.while_loop(
@@ -573,8 +568,7 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
 
 def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
     frames, start, hop = given.get("frames"), given["start"], streaming.hop_samples
-    state = {name: given[f"{STATE}{name}"] for name in streaming.state()}
-    state = streaming.begin_rows(given, state)
+    state = streaming.begin_rows(given)
     lengths, window = given.get("num_samples"), None
     if frames is not None:
         before, count = given["frames_before"], given["num_frames"]

@@ -211,6 +211,24 @@ def test_a_student_in_jax_speaks_as_before(kind, tmp_path):
     assert np.mean(apart > 0) < (0.1 if kind.startswith("residual") else 0.01)
 
 
+def test_a_step_of_ones_own_reads_the_conditions_and_draws_what_the_model_does():
+    live, length, draws = own_models.model("voices"), 6, np.random.default_rng(3)
+    tone, mel = (draws.normal(size=size).astype(np.float32) for size in ([2, 3], [2, length, 2]))
+    condition = {"voice": np.int32([3, 0]), "tone": tone, "mel": mel}
+    found = functions(live, length=length).of_size(2, length)
+    start = {"start": np.int32([0, 0])}
+    noise = traced(found["noise"], seed=seeds(7, 2), row=np.int32([0, 1]), **start)
+    named = {f"condition_{name}": value for name, value in condition.items()}
+    given = noise | named | start | {"temperature": np.ones([2], np.float32)}
+    made = traced(found["step"], **given, **found["step"].first_state())
+    expected = live.sample(2, length, 7, condition)
+    np.testing.assert_allclose(made["elements"], expected, rtol=0, atol=1e-6)
+
+
+def traced(function, **given):
+    return function.trace()(**{n: tf.constant(given[n]) for n in function.specs})
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("name", some_slow(["pairs", "voices", "picture"], ["voices"]))
 def test_a_users_model_in_jax_draws_and_scores_as_it_does(name, tmp_path):
