@@ -146,7 +146,6 @@ class Conditions:
         self.names = {n: "frames" if self.is_frames else input_of(n, len(specs)) for n in specs}
         network = getattr(model, "symbol_network", None)
         self._counts = {} if self.is_frames else getattr(network, "class_counts", {})
-        self.has_fixed = len(self._timed) < len(specs)
         self.at_frame_rate = any(isinstance(spec, Frames) for spec in specs.values())
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
@@ -271,19 +270,6 @@ class StreamingSequence(StreamingRows):
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
-    def begin_rows(self, given: Tensors) -> State:
-        """See `StreamingModel.begin_rows`; the first state may depend on conditions."""
-        state, start = super().begin_rows(given), given.get("start")
-        fixed = self.conditions.select_fixed(given)
-        if not fixed:
-            return state
-
-        def first() -> State:
-            return self.pack_state(self._state_of(fixed))
-
-        # Only for rows at position 0, as it may run networks over the conditions.
-        return first() if start is None else tf.cond(start[0] == 0, first, lambda: state)
-
     def condition_infos(self, samples: int | None) -> dict[str, TensorInfo]:
         """See `StreamingModel.condition_infos`."""
         return self.conditions.infos([samples])
@@ -297,14 +283,6 @@ class StreamingSequence(StreamingRows):
         timed = self.conditions.select_timed(given).items()
         return Conditioning({name: fit_time(x[:, first:], samples) for name, x in timed})
 
-    def unpack_state(self, start: tf.Tensor | None, state: State) -> Any:
-        """See `StreamingRows.unpack_state`."""
-        # A first state that depends on the conditions is made by `begin_rows`.
-        return super().unpack_state(None if self.conditions.has_fixed else start, state)
-
-    def _state_of(self, fixed: Tensors) -> Any:
-        raise NotImplementedError
-
 
 class StreamingAutoregressive(StreamingSequence):
     """The streaming form of an `Autoregressive`, which draws one element after another."""
@@ -316,7 +294,11 @@ class StreamingAutoregressive(StreamingSequence):
         super().__init__(model, longest, first, [call], conditions)
         self.tempers = tempers(model.distribution)
 
-    def _state_of(self, fixed: Tensors) -> Any:
+    def first(self, given: Tensors) -> Any:
+        """See `StreamingRows.first`."""
+        fixed = self.conditions.select_fixed(given)
+        if not fixed:
+            return super().first(given)
         network = self._model.symbol_network
         return state_before(network, 1, self._longest, Condition({}, fixed))
 
@@ -600,13 +582,11 @@ class Rows:
 
     def _after(self, part: Part, state: State) -> State:
         condition = Condition(part.conditions, {})
-        before = self._unpack_state(part.source.start, state)
+        before = self._unpack_state(state)
         return self._pack_state(self._samplers.read(part.prompt.symbols, condition, before))
 
-    def _unpack_state(self, start: tf.Tensor, state: State) -> Any:
-        before = self._streaming.unpack_state(start, state)
-        counts = {n: tf.where(start[0] == 0, 0, state[n]) for n in self.memory}
-        return {**before, **counts}
+    def _unpack_state(self, state: State) -> Any:
+        return self._streaming.unpack_state(state) | {name: state[name] for name in self.memory}
 
     def _pack_state(self, state: Any) -> State:
         own = {name: value for name, value in state.items() if name not in self.memory}
@@ -629,7 +609,7 @@ class Rows:
             self._streaming.noise(part.source, size),
             Condition(part.conditions, {}),
             part.heat,
-            self._unpack_state(part.source.start, state),
+            self._unpack_state(state),
             part.prompt,
             tf.minimum(part.count, size),
         )
@@ -763,7 +743,9 @@ def _of_steps(
             {name: fit_time(x, read) for name, x in timed.items()},
         )
         memory = {
-            name: given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *x.shape], x.dtype)
+            name: tf.where(start[0] == 0, 0, given[f"{STATE}{name}"])
+            if is_chunk
+            else tf.zeros([1, *x.shape], x.dtype)
             for name, x in rows.memory.items()
         }
         symbols, ended, after = rows.make_symbols(part, streaming.begin_rows(given) | memory)

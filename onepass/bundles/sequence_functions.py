@@ -105,11 +105,11 @@ class StreamingModel:
         raise NotImplementedError
 
     def begin_rows(self, given: Tensors) -> State:
-        """Return the state of rows before their next sample, that of the inputs or the first."""
-        batch, specs = tf.shape(given["temperature"])[0], self.state().items()
-        states = {name: given.get(f"{STATE}{name}") for name, _ in specs}
-        zeros = {n: tf.zeros([batch, *x.shape], x.dtype) for n, x in specs if states[n] is None}
-        return states | zeros
+        """Return the state before the rows' next samples, by default of inputs, or of zeros."""
+        if "start" in given:
+            return {name: given[f"{STATE}{name}"] for name in self.state()}
+        batch = tf.shape(given["temperature"])[0]
+        return {name: tf.zeros([batch, *x.shape], x.dtype) for name, x in self.state().items()}
 
     def condition_infos(self, samples: int | None) -> dict[str, TensorInfo]:
         """Return the inputs that the condition of a number of samples is made of; None: of any."""
@@ -206,15 +206,25 @@ class StreamingRows(StreamingModel):
         stored = {str(n): _as_stored(tf.constant(each)) for n, each in enumerate(self._first)}
         return {n: tf.TensorSpec(x.shape, x.dtype) for n, x in stored.items() if 0 not in x.shape}
 
-    def unpack_state(self, start: tf.Tensor | None, state: State) -> Any:
-        """Return the structure; `start` is int32 [1], or None if `state` has the first one."""
-        before = []
-        for n, first in enumerate(self._first):
-            if not first.size:
-                before.append(tf.constant(first))
-                continue
-            value = _from_stored(state[str(n)][0], tf.as_dtype(first.dtype))
-            before.append(value if start is None else tf.where(start[0] == 0, first, value))
+    def first(self, given: Tensors) -> Any:
+        """Return the first structure; by default it depends on no input."""
+        del given
+        return tf.nest.pack_sequence_as(self._structure, list(map(tf.constant, self._first)))
+
+    def begin_rows(self, given: Tensors) -> State:
+        """See `StreamingModel.begin_rows`."""
+        if "start" not in given:
+            return self.pack_state(self.first(given))
+        is_new, sent = given["start"][0] == 0, super().begin_rows(given)
+        # The first structure may take networks over conditions.
+        return tf.cond(is_new, lambda: self.pack_state(self.first(given)), lambda: sent)
+
+    def unpack_state(self, state: State) -> Any:
+        """Return the structure in a state."""
+        before = [
+            _from_stored(state[str(n)][0], tf.as_dtype(x.dtype)) if x.size else tf.constant(x)
+            for n, x in enumerate(self._first)
+        ]
         return tf.nest.pack_sequence_as(self._structure, before)
 
     def pack_state(self, after: Any) -> State:
@@ -230,7 +240,7 @@ class StreamingRows(StreamingModel):
         self, source: NoiseSource, noise: tf.Tensor, channels: Any, state: State
     ) -> Advanced:
         """Return the next elements of one row, float32 [1, samples], and the state after them."""
-        before, samples = self.unpack_state(source.start, state), noise.shape[1]
+        before, samples = self.unpack_state(state), noise.shape[1]
         if channels is not None:
             channels = tf.nest.map_structure(
                 lambda x: tf.ensure_shape(x, [1, samples, *x.shape[2:]]), channels
@@ -438,8 +448,11 @@ def _of_size(
     condition = streaming.condition_infos(samples)
     step, batch = _step(streaming, samples, compiled=False), 1 if streaming.rows_alone else rows
 
+    def start_of(given: Tensors) -> tf.Tensor:
+        return given.get("start", tf.zeros([batch], tf.int32))
+
     def draw_noise(given: Tensors) -> Tensors:
-        source = NoiseSource(keys_of(given["seed"]), given["row"], given["start"], None)
+        source = NoiseSource(keys_of(given["seed"]), given["row"], start_of(given), None)
         return {"noise": streaming.noise(source, samples)}
 
     def find_condition(given: Tensors) -> Tensors:
@@ -448,7 +461,7 @@ def _of_size(
         return {CHANNELS: tf.ensure_shape(made, [batch, samples, streaming.channels])}
 
     def advance(given: Tensors) -> Tensors:
-        source = NoiseSource(None, None, given["start"], given["temperature"], given["noise"])
+        source = NoiseSource(None, None, start_of(given), given["temperature"], given["noise"])
         channels = given.get(CHANNELS)
         if not streaming.channels:
             channels = streaming.conditions_of_rows(given, None, samples, None).channels
@@ -458,9 +471,9 @@ def _of_size(
         return {streaming.output: made, **{f"{STATE}{n}": value for n, value in after.items()}}
 
     def draw(given: Tensors) -> Tensors:
-        given = {**given, "start": tf.zeros([batch], tf.int32)}
+        given = {**given, **draw_noise(given)}
         given |= find_condition(given) if streaming.channels else {}
-        return {streaming.output: advance({**given, **draw_noise(given)})[streaming.output]}
+        return {streaming.output: advance(given)[streaming.output]}
 
     def of(fn: Callable[[Tensors], Tensors], *inputs: dict[str, TensorInfo]) -> Function:
         signature = Signature({n: info for each in inputs for n, info in each.items()}, {})
