@@ -1,10 +1,12 @@
 """Element-wise functions: their codes, and implementations in NumPy, Numba and LLVM.
 
 Each function has one entry here. Its vector formula, if it has one, has a relative error of about
-1e-7; functions without one are computed in doubles, one number at a time.
+1e-7; functions without one are computed in doubles, one number at a time, by what Numba makes of
+the implementation in NumPy.
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +15,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.compiler import Flags
+from numba.extending import intrinsic
 
 from onepass.machine.compiler import compiled
 from onepass.machine.kernels import (
@@ -48,15 +52,30 @@ class Function:
     numpy: Callable[..., Any]
     vector: Formula | None  # of an LLVM builder and vectors; None: doubles are used
     truth: bool
+    double: Callable[..., Any]  # of single numbers, for Numba
 
 
 FUNCTIONS: dict[str, Function] = {}
 
 
 def _define(
-    name: str, arity: int, in_numpy: Callable, vector: Formula | None = None, truth: bool = False
+    name: str,
+    arity: int,
+    in_numpy: Callable,
+    vector: Formula | None = None,
+    truth: bool = False,
+    double: Callable | None = None,  # None: Numba compiles `in_numpy` for single numbers
 ) -> None:
-    FUNCTIONS[name] = Function(len(FUNCTIONS), arity, in_numpy, vector, truth)
+    double = double or in_numpy
+    if not inspect.isfunction(double):  # Numba compiles functions of Python, which call others
+        double = _CALLS[arity](double)
+    FUNCTIONS[name] = Function(len(FUNCTIONS), arity, in_numpy, vector, truth, double)
+
+
+_CALLS: dict[int, Callable[[Callable], Callable]] = {
+    1: lambda function: lambda a: function(a),
+    2: lambda function: lambda a, b: function(a, b),
+}
 
 
 def _call(name: str) -> Formula:
@@ -204,16 +223,9 @@ def _both(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.fmul(a, b)
 
 
-def _no_nan(function: Callable[..., Any]) -> Callable[..., Any]:
-    def safe(*arguments: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*arguments)
+def _of_each(function: Callable[[float], float]) -> Callable[..., np.ndarray]:
+    return np.vectorize(function, otypes=[np.float64])
 
-    return safe
-
-
-_erf_of = np.vectorize(math.erf, otypes=[np.float64])
-_lgamma_of = np.vectorize(math.lgamma, otypes=[np.float64])
 
 _define("Copy", 1, np.positive, lambda builder, x: x)
 _define("Add", 2, np.add, lambda builder, a, b: builder.fadd(a, b))
@@ -233,13 +245,13 @@ _define("NotEqual", 2, np.not_equal, _compare("!="), True)
 _define("LogicalAnd", 2, np.logical_and, _both, True)
 _define("LogicalOr", 2, np.logical_or, _larger, True)
 _define("LogicalNot", 1, np.logical_not, lambda builder, x: builder.fsub(number(1.0), x), True)
-_define("Select", 3, np.where, _where)
+_define("Select", 3, np.where, _where, double=lambda test, a, b: a if test != 0.0 else b)
 _define("Neg", 1, np.negative, lambda builder, x: builder.fneg(x))
 _define("Abs", 1, np.abs, _call("fabs"))
 _define("Sign", 1, np.sign, _sign)
 _define("Square", 1, np.square, lambda builder, x: builder.fmul(x, x))
 _define("Sqrt", 1, np.sqrt, _call("sqrt"))
-_define("Rsqrt", 1, lambda x: np.reciprocal(np.sqrt(x)),
+_define("Rsqrt", 1, lambda x: 1 / np.sqrt(x),
         lambda builder, x: builder.fdiv(number(1.0), _call("sqrt")(builder, x)))  # fmt: skip
 _define("Reciprocal", 1, np.reciprocal, lambda builder, x: builder.fdiv(number(1.0), x))
 _define("Floor", 1, np.floor, _call("floor"))
@@ -247,7 +259,7 @@ _define("Ceil", 1, np.ceil, _call("ceil"))
 _define("Trunc", 1, np.trunc, _call("trunc"))
 _define("Rint", 1, np.rint, _call("rint"))
 _define("Relu", 1, lambda x: np.maximum(x, 0), lambda b, x: _larger(b, x, number(0.0)))
-_define("Relu6", 1, lambda x: np.clip(x, 0, 6),
+_define("Relu6", 1, lambda x: np.minimum(np.maximum(x, 0), 6),
         lambda b, x: _smaller(b, _larger(b, x, number(0.0)), number(6.0)))  # fmt: skip
 _define("Exp", 1, np.exp, _exp)
 _define("Expm1", 1, np.expm1, _expm1_of_any)
@@ -255,15 +267,15 @@ _define("Log", 1, np.log, _log)
 _define("Log1p", 1, np.log1p, _log1p)
 _define("Tanh", 1, np.tanh, _tanh)
 _define("Sigmoid", 1, lambda x: 1 / (1 + np.exp(-x)), _sigmoid)
-_define("Softplus", 1, lambda x: np.logaddexp(x, 0).astype(x.dtype), _softplus)
+_define("Softplus", 1, lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), _softplus)
 _define("Softsign", 1, lambda x: x / (1 + np.abs(x)), lambda b, x: b.fdiv(
     x, b.fadd(number(1.0), _call("fabs")(b, x))))  # fmt: skip
-_define("Elu", 1, lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), _elu)
-_define("Erf", 1, lambda x: _erf_of(x).astype(x.dtype), _erf)
+_define("Elu", 1, lambda x: np.maximum(x, 0) + np.expm1(np.minimum(x, 0)), _elu)
+_define("Erf", 1, _of_each(math.erf), _erf, double=math.erf)
 _define("Gate", 2, lambda a, b: np.tanh(a) / (1 + np.exp(-b)), _gate)
 # The functions below are computed only in doubles.
-_define("Erfc", 1, lambda x: (1 - _erf_of(x)).astype(x.dtype))
-_define("Lgamma", 1, lambda x: _lgamma_of(x).astype(x.dtype))
+_define("Erfc", 1, _of_each(math.erfc), double=math.erfc)
+_define("Lgamma", 1, _of_each(math.lgamma), double=math.lgamma)
 _define("Sin", 1, np.sin)
 _define("Cos", 1, np.cos)
 _define("Tan", 1, np.tan)
@@ -277,8 +289,9 @@ _define("Acosh", 1, np.arccosh)
 _define("Atanh", 1, np.arctanh)
 _define("Pow", 2, np.power)
 _define("Atan2", 2, np.arctan2)
-_define("FloorMod", 2, np.mod)
-_define("FloorDiv", 2, np.floor_divide)
+# Numba's own are exact and slow.
+_define("FloorMod", 2, np.mod, double=lambda a, b: a - b * np.floor(a / b))
+_define("FloorDiv", 2, np.floor_divide, double=lambda a, b: np.floor(a / b))
 _define("TruncateDiv", 2, lambda a, b: np.trunc(a / b))
 _define("IsNan", 1, np.isnan, None, True)
 _define("IsInf", 1, np.isinf, None, True)
@@ -290,7 +303,8 @@ VECTORISED = max(f.code for f in FUNCTIONS.values() if f.vector is not None) + 1
 
 def fold_constants(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return the value of a named function for constants."""
-    return np.asarray(_no_nan(FUNCTIONS[name].numpy)(*arrays))
+    with np.errstate(all="ignore"):
+        return np.asarray(FUNCTIONS[name].numpy(*arrays))
 
 
 @emit_for_numba(types.void, [types.int64] * 14)
@@ -356,183 +370,30 @@ def _spread_once(
     return builder.select(alone, builder.ptrtoint(slot, INT), address)
 
 
-(
-    _COPY, _ADD, _SUB, _MUL, _DIV, _MAX, _MIN, _SQUARED, _GREATER, _AT_LEAST, _LESS,
-    _AT_MOST, _EQUAL, _NOT_EQUAL, _AND, _OR, _NOT, _SELECT, _NEG, _ABS, _SIGN, _SQUARE,
-    _SQRT, _RSQRT, _RECIPROCAL, _FLOOR, _CEIL, _TRUNC, _RINT, _RELU, _RELU6, _EXP, _EXPM1, _LOG,
-    _LOG1P, _TANH, _SIGMOID, _SOFTPLUS, _SOFTSIGN, _ELU, _ERF, _GATE, _ERFC, _LGAMMA, _SIN, _COS,
-    _TAN, _ASIN, _ACOS, _ATAN, _SINH, _COSH, _ASINH, _ACOSH, _ATANH, _POW, _ATAN2, _MOD, _FLOOR_DIV,
-    _TRUNCATE_DIV, _IS_NAN, _IS_INF, _IS_FINITE,
-) = CODES.values()  # fmt: skip
+@intrinsic
+def _apply(typing_context: Any, code: Any, a: Any, b: Any, c: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        found = cgutils.alloca_once(builder, ir.DoubleType())
+        end = builder.append_basic_block("computed")
+        switch = builder.switch(values[0], end)
+        for function in FUNCTIONS.values():
+            block = builder.append_basic_block("function")
+            switch.add_case(integer(function.code), block)
+            builder.position_at_end(block)
+            kind = types.float64(*[types.float64] * function.arity)
+            operands = values[1 : 1 + function.arity]
+            flags: Any = Flags()
+            flags.error_model = "numpy"  # a division by zero raises nothing
+            made = context.compile_subroutine(builder, function.double, kind, flags=flags)
+            builder.store(context.call_internal(builder, made.fndesc, kind, operands), found)
+            builder.branch(end)
+        builder.position_at_end(end)
+        return builder.load(found)
 
-
-@compiled
-def _sigmoid_of_double(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x > -700.0 else 0.0
-
-
-@compiled
-def _exp_of_double(x: float) -> float:
-    return np.inf if x > 709.7 else math.exp(x)
-
-
-@compiled
-def _log_of_double(x: float) -> float:
-    if x > 0.0:
-        return math.log(x)
-    return -np.inf if x == 0.0 else np.nan
-
-
-@compiled
-def _arithmetic(code: int, a: float, b: float, c: float) -> float:
-    if code == _COPY:
-        return a
-    if code == _ADD:
-        return a + b
-    if code == _SUB:
-        return a - b
-    if code == _MUL:
-        return a * b
-    if code == _DIV:
-        return a / b
-    if code == _MAX:
-        return a if not a <= b else b
-    if code == _MIN:
-        return a if not a >= b else b
-    if code == _MOD:
-        return a - b * math.floor(a / b)
-    if code == _FLOOR_DIV:
-        return math.floor(a / b)
-    if code == _TRUNCATE_DIV:
-        return np.trunc(a / b)
-    if code == _SQUARED:
-        return (a - b) * (a - b)
-    return b if a != 0.0 else c  # _SELECT
-
-
-@compiled
-def _test(code: int, a: float, b: float) -> bool:
-    if code == _GREATER:
-        return a > b
-    if code == _AT_LEAST:
-        return a >= b
-    if code == _LESS:
-        return a < b
-    if code == _AT_MOST:
-        return a <= b
-    if code == _EQUAL:
-        return a == b
-    if code == _NOT_EQUAL:
-        return a != b
-    if code == _AND:
-        return a != 0.0 and b != 0.0
-    if code == _OR:
-        return a != 0.0 or b != 0.0
-    if code == _NOT:
-        return a == 0.0
-    if code == _IS_NAN:
-        return a != a
-    if code == _IS_INF:
-        return abs(a) == np.inf
-    return abs(a) < np.inf
-
-
-@compiled
-def _apply_exact(code: int, x: float) -> float:
-    if code == _NEG:
-        return -x
-    if code == _ABS:
-        return abs(x)
-    if code == _SIGN:
-        return 1.0 if x > 0.0 else (-1.0 if x < 0.0 else x)
-    if code == _SQUARE:
-        return x * x
-    if code == _SQRT:
-        return np.sqrt(x)
-    if code == _RSQRT:
-        return 1.0 / np.sqrt(x)
-    if code == _RECIPROCAL:
-        return 1.0 / x
-    if code == _FLOOR:
-        return np.floor(x)
-    if code == _CEIL:
-        return np.ceil(x)
-    if code == _TRUNC:
-        return np.trunc(x)
-    if code == _RINT:
-        return np.rint(x)
-    if code == _RELU:
-        return x if not x <= 0.0 else 0.0
-    return min(max(x, 0.0), 6.0)  # _RELU6
-
-
-@compiled
-def _transcendental(code: int, x: float) -> float:
-    if code == _EXP:
-        return _exp_of_double(x)
-    if code == _EXPM1:
-        return math.expm1(min(x, 709.7))
-    if code == _LOG:
-        return _log_of_double(x)
-    if code == _LOG1P:
-        return math.log1p(x) if x > -1.0 else _log_of_double(x + 1.0)
-    if code == _TANH:
-        return math.tanh(x)
-    if code == _SIGMOID:
-        return _sigmoid_of_double(x)
-    if code == _SOFTPLUS:
-        return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
-    if code == _SOFTSIGN:
-        return x / (1.0 + abs(x))
-    if code == _ELU:
-        return x if x > 0.0 else math.expm1(x)
-    if code == _ERF:
-        return math.erf(x)
-    if code == _ERFC:
-        return math.erfc(x)
-    if code == _LGAMMA:
-        return math.lgamma(x)
-    if code == _SINH:
-        return np.sinh(x)
-    if code == _COSH:
-        return np.cosh(x)
-    if code == _ASINH:
-        return np.arcsinh(x)
-    return _angle(code, x)
-
-
-@compiled
-def _angle(code: int, x: float) -> float:
-    if code == _SIN:
-        return np.sin(x)
-    if code == _COS:
-        return np.cos(x)
-    if code == _TAN:
-        return np.tan(x)
-    if code == _ASIN:
-        return np.arcsin(x)
-    if code == _ACOS:
-        return np.arccos(x)
-    if code == _ATAN:
-        return np.arctan(x)
-    if code == _ACOSH:
-        return np.arccosh(x)
-    return np.arctanh(x)
+    return types.float64(types.int64, *[types.float64] * 3), generate
 
 
 @compiled
 def function_of(code: int, a: float, b: float, c: float) -> float:
     """Return the value of function number `code` at one to three doubles; booleans are 0 and 1."""
-    if code <= _SQUARED or code == _SELECT or _MOD <= code <= _TRUNCATE_DIV:
-        return _arithmetic(code, a, b, c)
-    if code <= _NOT or code >= _IS_NAN:
-        return 1.0 if _test(code, a, b) else 0.0
-    if code <= _RELU6:
-        return _apply_exact(code, a)
-    if code == _GATE:
-        return math.tanh(a) * _sigmoid_of_double(b)
-    if code == _POW:
-        return a**b
-    if code == _ATAN2:
-        return math.atan2(a, b)
-    return _transcendental(code, a)
+    return _apply(code, a, b, c)  # type: ignore[call-arg]

@@ -559,32 +559,44 @@ def test_a_power_known_in_advance_needs_no_function_of_single_numbers(exponent):
     np.testing.assert_allclose(made, expected.reshape(made.shape), rtol=2e-6)
 
 
-FUNCTIONS = [name for name, function in formulas.FUNCTIONS.items() if function.vector]
+KINDS = [
+    *(pytest.param(name, np.float64, id=name) for name in formulas.FUNCTIONS),
+    *(
+        pytest.param(name, np.float32, id=f"{name}-vectors")
+        for name, function in formulas.FUNCTIONS.items()
+        if function.vector
+    ),
+]
+DOMAINS = {  # of the numbers at which a function is compared
+    **dict.fromkeys(("Log", "Sqrt", "Rsqrt", "Log1p", "Pow", "Lgamma"), lambda x: np.abs(x) + 1e-3),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), lambda x: x > 0),
+    **dict.fromkeys(("Asin", "Acos", "Atanh"), np.tanh),
+    "Acosh": lambda x: 1.0 + np.abs(x),
+    "TruncateDiv": np.rint,
+}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_is_accurate(name):
-    function = formulas.FUNCTIONS[name]
-    count = 64
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
+def test_a_function_is_accurate(name, dtype):
+    function, count = formulas.FUNCTIONS[name], 64
     generator = np.random.default_rng(1)
     given = [generator.normal(size=count) * scale for scale in (3.0, 2.0, 1.0)[: function.arity]]
-    if name in ("Log", "Sqrt", "Rsqrt", "Log1p"):
-        given = [np.abs(given[0]) + 1e-3]
-    if name.startswith("Logical"):
-        given = [(each > 0).astype(np.float64) for each in given]
+    given = [DOMAINS.get(name, np.asarray)(each) for each in given]
     if name == "Select":
-        given[0] = (given[0] > 0).astype(np.float64)
-    arrays = [each.astype(np.float32) for each in given]
+        given[0] = given[0] > 0
+    arrays = [each.astype(dtype) for each in given]
+    if name.startswith("Is"):
+        arrays[0][:3] = np.inf, -np.inf, np.nan
 
     lowering = Lowering()
-    values = [contiguous([count], np.float32, kept=True) for _ in arrays]
+    values = [contiguous([count], dtype, kept=True) for _ in arrays]
     made = lowering.map(name, *values)
     settle(lowering, [], [made])
     program = assemble_program(lowering.assembly, [each.buffer for each in values], None)
     workspaces = program.workspace[None].copy()
     for value, array in zip(values, arrays, strict=True):
         at = program.offsets[value.buffer]
-        workspaces[0, at : at + count] = array
+        workspaces[0, at : at + value.buffer.words] = array.view(np.float32)
     drawn = np.zeros([1, 1, count])
     rest = program.constants, workspaces, np.zeros([1, 1, 0]), drawn
     alone = np.zeros([1, 16], np.int64)
@@ -592,7 +604,8 @@ def test_a_function_is_accurate(name):
     execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0, *branches)
     wide = [each.astype(np.float64) for each in arrays]
     expected = formulas.fold_constants(name, wide).astype(np.float64)
-    np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)
+    rtol, atol = (2e-6, 1e-7) if dtype is np.float32 else (1e-12, 1e-12)
+    np.testing.assert_allclose(drawn[0, 0], expected, rtol=rtol, atol=atol)
 
 
 def paced(pieces, seconds_of):
