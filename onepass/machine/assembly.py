@@ -42,22 +42,21 @@ class Op(enum.IntEnum):
     PRODUCT = 0
     MAP = 1
     MAP_DOUBLES = 2
-    TO_DOUBLES = 3
-    TO_FLOATS = 4
-    COPY = 5
-    GATHER = 6
-    READ = 7
-    WRITE = 8
-    ROWS = 9
-    REDUCE = 10
-    ARGMAX = 11
-    CUMULATE = 12
-    SOFTMAX = 13
-    DOT = 14
-    INPUT = 15
-    OUTPUT = 16
-    PAST = 17
-    AHEAD = 18
+    CONVERT = 3
+    COPY = 4
+    GATHER = 5
+    READ = 6
+    WRITE = 7
+    ROWS = 8
+    REDUCE = 9
+    ARGMAX = 10
+    CUMULATE = 11
+    SOFTMAX = 12
+    DOT = 13
+    INPUT = 14
+    OUTPUT = 15
+    PAST = 16
+    AHEAD = 17
 
 
 PRODUCTS = (Op.PRODUCT, Op.PAST, Op.AHEAD)  # which a team can divide

@@ -42,13 +42,11 @@ from onepass.machine.kernels import (
     barrier,
     double_at,
     field,
-    float_at,
     observe,
     observe_double,
     publish,
     set_double,
     set_field,
-    set_float,
     wait_for,
 )
 from onepass.machine.lowering import Lowering
@@ -57,11 +55,13 @@ from onepass.machine.operations import (
     ahead,
     argmax,
     ask,
+    convert,
     copy_axes,
     cumulate,
     gather,
     map_floats,
     map_of_doubles,
+    number_at,
     past,
     past_of_rows,
     product,
@@ -70,16 +70,15 @@ from onepass.machine.operations import (
     read_past,
     read_rows,
     reduce,
+    set_number,
     softmax,
-    to_doubles,
-    to_floats,
     write,
 )
 from onepass.machine.values import Any_Value, Buffer, Unlowerable, Value, contiguous
 
-_PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
-_GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
-_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST, _AHEAD = map(int, list(Op)[12:])
+_PRODUCT, _MAP, _MAP_DOUBLES, _CONVERT, _COPY, _GATHER = map(int, list(Op)[:6])
+_READ, _WRITE, _ROWS, _REDUCE, _ARGMAX, _CUMULATE = map(int, list(Op)[6:12])
+_SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST, _AHEAD = map(int, list(Op)[12:])
 
 # Places in the first member's counters: the largest number of yields, and 1 if the team ends.
 PATIENCE, ENDS = 1, 2
@@ -128,10 +127,8 @@ def _each(
         write(p, o, a, b, step, a_step, b_step, rows)
     elif op == _MAP_DOUBLES:
         map_of_doubles(p, o, a, b, c, step, a_step, b_step, c_step, rows)
-    elif op == _TO_DOUBLES:
-        to_doubles(p, o, a, step, a_step, rows)
-    elif op == _TO_FLOATS:
-        to_floats(p, o, a, step, a_step, rows)
+    elif op == _CONVERT:
+        convert(p, o, a, step, a_step, rows)
     else:
         for _ in range(rows):
             _one(p, o, a, b, c)
@@ -143,16 +140,11 @@ def _exchange(p: int, o: int, a: int, given: int, drawn: int) -> None:
     """Read an argument from the numbers `given` to a row in a step, or add to those `drawn`."""
     at, count, wide = 8 * field(p, 9), field(p, 10), field(p, 8)
     given, drawn = given + at, drawn + at
-    if field(p, 0) == _OUTPUT:
-        for i in range(count):
-            value = double_at(a + 8 * i) if wide else np.float64(float_at(a + 4 * i))
-            set_double(drawn + 8 * i, value)
-    elif wide:
-        for i in range(count):
-            set_double(o + 8 * i, double_at(given + 8 * i))
-    else:
-        for i in range(count):
-            set_float(o + 4 * i, np.float32(double_at(given + 8 * i)))
+    for i in range(count):
+        if field(p, 0) == _OUTPUT:
+            set_double(drawn + 8 * i, number_at(a, i, wide))
+        else:
+            set_number(o, i, wide, double_at(given + 8 * i))
 
 
 @compiled

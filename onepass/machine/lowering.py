@@ -254,30 +254,29 @@ class Lowering:
         op = Op.MAP_DOUBLES if out.wide else Op.MAP
         return self.add_instruction(op, out, operands, numbers, limited)
 
-    def doubles(self, value: Value, truncate: bool = False) -> Value:
+    def doubles(self, value: Value) -> Value:
         """Convert a value to doubles."""
         if value.wide:
             return value
         truth = self._truths.get((value.buffer.number, value.start))
         if truth is not None and truth.shape == value.shape and value.contiguous:
             return truth
-        out = contiguous(value.shape, np.float64)
-        return self._convert_value(Op.TO_DOUBLES, out, value, truncate)
+        return self._convert_value(contiguous(value.shape, np.float64), value)
 
     def floats(self, value: Value, dtype: np.dtype) -> Value:
         """Convert a value to float32 words, which also store booleans."""
         if not value.wide:
             return value
-        out = contiguous(value.shape, dtype)
-        return self._convert_value(Op.TO_FLOATS, out, value, dtype == np.dtype(bool))
+        return self._convert_value(contiguous(value.shape, dtype), value)
 
-    def _convert_value(self, op: Op, out: Value, value: Value, flag: bool) -> Value:
+    def _convert_value(self, out: Value, value: Value) -> Value:
         axes = axes_of(out.shape, out.strides, value.strides)
         if len(axes) > 2:
-            return self._convert_value(op, out, self.materialise_value(value), flag)
+            return self._convert_value(out, self.materialise_value(value))
         axes = [(1, 0, 0)] * (2 - len(axes)) + axes
         (outer, _, outer_step), (inner, _, step) = axes
-        return self.add_instruction(op, out, [value], [outer, inner, outer_step, step, flag])
+        numbers = [out.wide, outer, inner, outer_step, step]
+        return self.add_instruction(Op.CONVERT, out, [value], numbers)
 
     def product(self, given: Value, matrix: np.ndarray) -> Value:
         """Return the product of a value [rows, inputs] and a constant matrix, [rows, outputs]."""

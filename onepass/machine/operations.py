@@ -254,16 +254,31 @@ def ahead(
 
 
 @compiled
-def _map_slowly(p: int, o: int, a: int, b: int, c: int) -> None:
+def number_at(at: int, index: int, wide: int) -> float:
+    """Return the number with an index from an address on, a double if `wide`, else a float."""
+    return double_at(at + 8 * index) if wide else np.float64(float_at(at + 4 * index))
+
+
+@compiled
+def set_number(at: int, index: int, wide: int, value: float) -> None:
+    """Set what `number_at` returns."""
+    if wide:
+        set_double(at + 8 * index, value)
+    else:
+        set_float(at + 4 * index, np.float32(value))
+
+
+@compiled
+def _map_numbers(p: int, wide: int, o: int, a: int, b: int, c: int) -> None:
     for i in range(field(p, 9)):
         for j in range(field(p, 10)):
             made = function_of(
                 field(p, 8),
-                np.float64(float_at(a + 4 * (i * field(p, 12) + j * field(p, 15)))),
-                np.float64(float_at(b + 4 * (i * field(p, 13) + j * field(p, 16)))),
-                np.float64(float_at(c + 4 * (i * field(p, 14) + j * field(p, 17)))),
+                number_at(a, i * field(p, 12) + j * field(p, 15), wide),
+                number_at(b, i * field(p, 13) + j * field(p, 16), wide),
+                number_at(c, i * field(p, 14) + j * field(p, 17), wide),
             )
-            set_float(o + 4 * (i * field(p, 11) + j), np.float32(made))
+            set_number(o, i * field(p, 11) + j, wide, made)
 
 
 @compiled
@@ -283,7 +298,7 @@ def map_floats(
     code, outer, vectors = field(p, 8), field(p, 9), (field(p, 10) + LANES - 1) // LANES
     if code >= VECTORISED:
         for _ in range(rows):
-            _map_slowly(p, o, a, b, c)
+            _map_numbers(p, 0, o, a, b, c)
             o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
         return
     o_pitch, a_pitch, b_pitch = 4 * field(p, 11), 4 * field(p, 12), 4 * field(p, 13)
@@ -316,68 +331,27 @@ def map_of_doubles(
     rows: int,
 ) -> None:
     """Set doubles to a function of up to three operands, along two axes, for all rows."""
-    code, outer, inner = field(p, 8), field(p, 9), field(p, 10)
-    o_pitch, a_pitch, b_pitch, c_pitch = (
-        8 * field(p, 11), 8 * field(p, 12), 8 * field(p, 13), 8 * field(p, 14)
-    )  # fmt: skip
-    a_next, b_next, c_next = 8 * field(p, 15), 8 * field(p, 16), 8 * field(p, 17)
-    if outer * inner == 1:
+    if field(p, 9) * field(p, 10) == 1:
         for _ in range(rows):
-            set_double(o, function_of(code, double_at(a), double_at(b), double_at(c)))
+            set_double(o, function_of(field(p, 8), double_at(a), double_at(b), double_at(c)))
             o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
         return
     for _ in range(rows):
-        for i in range(outer):
-            for j in range(inner):
-                made = function_of(
-                    code,
-                    double_at(a + i * a_pitch + j * a_next),
-                    double_at(b + i * b_pitch + j * b_next),
-                    double_at(c + i * c_pitch + j * c_next),
-                )
-                set_double(o + i * o_pitch + 8 * j, made)
+        _map_numbers(p, 1, o, a, b, c)
         o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
 
 
 @compiled
-def to_doubles(p: int, o: int, a: int, o_step: int, a_step: int, rows: int) -> None:
-    """Convert floats to doubles; truncate them to whole numbers if column 12 is set."""
-    outer, count, pitch, step = field(p, 8), field(p, 9), 4 * field(p, 10), 4 * field(p, 11)
-    truncates = field(p, 12)
-    if outer * count == 1:
-        for _ in range(rows):
-            value = np.float64(float_at(a))
-            set_double(o, np.trunc(value) if truncates else value)
-            o, a = o + o_step, a + a_step
-        return
+def convert(p: int, o: int, a: int, o_step: int, a_step: int, rows: int) -> None:
+    """Convert floats to doubles, or, without column 8, doubles to floats."""
+    wide, outer, count, pitch, step = (
+        field(p, 8), field(p, 9), field(p, 10), field(p, 11), field(p, 12)
+    )  # fmt: skip
     for _ in range(rows):
         for i in range(outer):
             for j in range(count):
-                value = np.float64(float_at(a + i * pitch + j * step))
-                set_double(o + 8 * (i * count + j), np.trunc(value) if truncates else value)
-        o, a = o + o_step, a + a_step
-
-
-@compiled
-def to_floats(p: int, o: int, a: int, o_step: int, a_step: int, rows: int) -> None:
-    """Convert doubles to floats, or to booleans (nonzero) if column 12 is set."""
-    outer, count, pitch, step = field(p, 8), field(p, 9), 8 * field(p, 10), 8 * field(p, 11)
-    is_truth = field(p, 12)
-    if outer * count == 1:
-        for _ in range(rows):
-            value = double_at(a)
-            if is_truth:
-                value = 1.0 if value != 0.0 else 0.0
-            set_float(o, np.float32(value))
-            o, a = o + o_step, a + a_step
-        return
-    for _ in range(rows):
-        for i in range(outer):
-            for j in range(count):
-                value = double_at(a + i * pitch + j * step)
-                if is_truth:
-                    value = 1.0 if value != 0.0 else 0.0
-                set_float(o + 4 * (i * count + j), np.float32(value))
+                value = number_at(a, i * pitch + j * step, 1 - wide)
+                set_number(o, i * count + j, wide, value)
         o, a = o + o_step, a + a_step
 
 
@@ -481,35 +455,23 @@ def _join_values(code: int, total: float, value: float) -> float:
 
 
 @compiled
-def _reduce_floats(code: int, a: int, step: int, count: int) -> float:
-    """Return the reduction numbered `code` of `count` floats; for a mean, their sum."""
-    if step == 1 and code <= _MEAN:
-        return sum_of(a, count)
-    if step == 1 and code == _LARGEST:
-        return max_of(a, count)
-    total = float_at(a)
-    for i in range(1, count):
-        total = _join_values(code, total, float_at(a + 4 * i * step))
-    return total
-
-
-@compiled
 def reduce(p: int, o: int, a: int) -> None:
     """Set numbers to sums, means, maxima, minima or products along an axis."""
-    code, outer, count, inner = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
-    for i in range(outer):
+    code, wide, count, inner, step = (
+        field(p, 8), field(p, 9), field(p, 11), field(p, 12), field(p, 14)
+    )  # fmt: skip
+    for i in range(field(p, 10)):
         for j in range(inner):
             place = i * field(p, 13) + j * field(p, 15)
-            if field(p, 9):
-                total = double_at(a + 8 * place)
-                for n in range(1, count):
-                    total = _join_values(code, total, double_at(a + 8 * (place + n * field(p, 14))))
-                total = total / count if code == _MEAN else total
-                set_double(o + 8 * (i * inner + j), total)
+            if not wide and step == 1 and code <= _MEAN:
+                total = np.float64(sum_of(a + 4 * place, count))
+            elif not wide and step == 1 and code == _LARGEST:
+                total = np.float64(max_of(a + 4 * place, count))
             else:
-                made = _reduce_floats(code, a + 4 * place, field(p, 14), count)
-                made = made / np.float32(count) if code == _MEAN else made
-                set_float(o + 4 * (i * inner + j), made)
+                total = number_at(a, place, wide)
+                for n in range(1, count):
+                    total = _join_values(code, total, number_at(a, place + n * step, wide))
+            set_number(o, i * inner + j, wide, total / count if code == _MEAN else total)
 
 
 @compiled
@@ -536,8 +498,7 @@ def argmax(p: int, o: int, a: int) -> None:
                 continue
         best, at = -np.inf, np.int64(0)
         for j in range(count):
-            place = i * pitch + j * step
-            value = double_at(a + 8 * place) if wide else np.float64(float_at(a + 4 * place))
+            value = number_at(a, i * pitch + j * step, wide)
             value = -value if least else value
             if value > best:
                 best, at = value, np.int64(j)
@@ -553,17 +514,9 @@ def cumulate(p: int, o: int, a: int) -> None:
         total = 1.0 if code == _PRODUCT_OF else 0.0
         for n in range(count):
             j = count - 1 - n if backward else n
-            source, target = i * pitch + j * step, i * count + j
-            if wide:
-                value = double_at(a + 8 * source)
-                before = total
-                total = value if n == 0 else _join_values(code, total, value)
-                set_double(o + 8 * target, before if excluded else total)
-            else:
-                value = np.float64(float_at(a + 4 * source))
-                before = total
-                total = value if n == 0 else _join_values(code, total, value)
-                set_float(o + 4 * target, np.float32(before if excluded else total))
+            before, value = total, number_at(a, i * pitch + j * step, wide)
+            total = value if n == 0 else _join_values(code, total, value)
+            set_number(o, i * count + j, wide, before if excluded else total)
 
 
 @compiled
