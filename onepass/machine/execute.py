@@ -59,8 +59,7 @@ from onepass.machine.operations import (
     copy_axes,
     cumulate,
     gather,
-    map_floats,
-    map_of_doubles,
+    map_rows,
     number_at,
     past,
     past_of_rows,
@@ -125,8 +124,6 @@ def _each(
         copy_axes(p, o, a, step, a_step, rows)
     elif op == _WRITE:
         write(p, o, a, b, step, a_step, b_step, rows)
-    elif op == _MAP_DOUBLES:
-        map_of_doubles(p, o, a, b, c, step, a_step, b_step, c_step, rows)
     elif op == _CONVERT:
         convert(p, o, a, step, a_step, rows)
     else:
@@ -309,8 +306,9 @@ def run(
                 continue
             b_step = step if field(p, 3) >= 0 else zero
             c_step = step if field(p, 4) >= 0 else zero
-            if op == _MAP:
-                map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
+            if op in (_MAP, _MAP_DOUBLES):
+                wide = np.int64(op == _MAP_DOUBLES)
+                map_rows(p, wide, o, a, b, c, step, a_step, b_step, c_step, rows)
                 continue
             if op == _PAST:
                 if divided:

@@ -39,7 +39,7 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 
 
 @compiled
-def _map_rows(
+def _map_vectors(
     code: int,
     o: int,
     a: int,
@@ -282,8 +282,9 @@ def _map_numbers(p: int, wide: int, o: int, a: int, b: int, c: int) -> None:
 
 
 @compiled
-def map_floats(
+def map_rows(
     p: int,
+    wide: int,
     o: int,
     a: int,
     b: int,
@@ -294,50 +295,26 @@ def map_floats(
     c_step: int,
     rows: int,
 ) -> None:
-    """Set floats to a function of up to three operands, along two axes, for all rows."""
+    """Set numbers to a function of up to three operands, along two axes, for all rows."""
     code, outer, vectors = field(p, 8), field(p, 9), (field(p, 10) + LANES - 1) // LANES
-    if code >= VECTORISED:
+    if wide or code >= VECTORISED:
         for _ in range(rows):
-            _map_numbers(p, 0, o, a, b, c)
+            _map_numbers(p, wide, o, a, b, c)
             o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
         return
     o_pitch, a_pitch, b_pitch = 4 * field(p, 11), 4 * field(p, 12), 4 * field(p, 13)
     c_pitch, full = 4 * field(p, 14), np.int64(4 * LANES)
     a_next, b_next, c_next = field(p, 15) * full, field(p, 16) * full, field(p, 17) * full
     if outer == 1:
-        _map_rows(
+        _map_vectors(
             code, o, a, b, c, o_step, a_step, b_step, c_step, a_next, b_next, c_next, rows, vectors
         )
         return
     for _ in range(rows):
-        _map_rows(
+        _map_vectors(
             code, o, a, b, c, o_pitch, a_pitch, b_pitch, c_pitch, a_next, b_next, c_next, outer,
             vectors,
         )  # fmt: skip
-        o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
-
-
-@compiled
-def map_of_doubles(
-    p: int,
-    o: int,
-    a: int,
-    b: int,
-    c: int,
-    o_step: int,
-    a_step: int,
-    b_step: int,
-    c_step: int,
-    rows: int,
-) -> None:
-    """Set doubles to a function of up to three operands, along two axes, for all rows."""
-    if field(p, 9) * field(p, 10) == 1:
-        for _ in range(rows):
-            set_double(o, function_of(field(p, 8), double_at(a), double_at(b), double_at(c)))
-            o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
-        return
-    for _ in range(rows):
-        _map_numbers(p, 1, o, a, b, c)
         o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
 
 
@@ -522,7 +499,9 @@ def cumulate(p: int, o: int, a: int) -> None:
 @compiled
 def _map_row(code: int, y: int, a: int, b: int, b_step: int, vectors: int) -> None:
     zero, full = np.int64(0), np.int64(4 * LANES)
-    _map_rows(code, y, a, b, b, zero, zero, zero, zero, full, b_step, b_step, np.int64(1), vectors)
+    _map_vectors(
+        code, y, a, b, b, zero, zero, zero, zero, full, b_step, b_step, np.int64(1), vectors
+    )
 
 
 @compiled
