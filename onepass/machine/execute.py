@@ -216,17 +216,17 @@ def _divided_past(
 
 @entry
 def run(
-    program: np.ndarray,
+    program: np.ndarray,  # int32 [instructions, WIDTH]; limited counts are overwritten
     position: int,
     constants: np.ndarray,
-    workspaces: np.ndarray,
-    given: np.ndarray,
-    drawn: np.ndarray,
+    workspaces: np.ndarray,  # float32 [all rows, words], with the states, which are updated
+    given: np.ndarray,  # arguments of every time step, float64 [all rows, time, channels]
+    drawn: np.ndarray,  # is filled with the results, float64 [all rows, time, channels]
     begin: int,
     end: int,
     first: int,
     rows: int,
-    counters: np.ndarray,
+    counters: np.ndarray,  # zeros but for `PATIENCE`, int64 [members, APART / 8]
     member: int,
     spans: np.ndarray,
     clock: int,
@@ -234,16 +234,7 @@ def run(
     """Run time steps as one member of a team, and return the index after the last one.
 
     A team whose first member waits long in a step for others, which then have no core, ends early,
-    after a step or more.
-
-    Args:
-      program: instructions, int32 [instructions, WIDTH], contiguous; counts that are limited to the
-        position are overwritten.
-      workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
-      given: arguments of every time step, float64 [all rows, time, channels], contiguous.
-      drawn: filled with the results of every time step, float64 [all rows, time, channels].
-      counters: zeros but for `PATIENCE`, int64 [members, APART / 8]; one member divides nothing.
-      spans: as `Program.spans`, of which all rows are at the same one; and so is `clock`.
+    after a step or more. Arrays are contiguous; `spans` and `clock` are those of `Program`.
     """
     step, count, zero = np.int64(workspaces.strides[0]), len(program), np.int64(0)
     start, fixed = np.int64(workspaces.ctypes.data), np.int64(constants.ctypes.data)

@@ -22,8 +22,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     """Return the distance in dB between the frames of two sounds that may differ in pace.
 
     It is the root mean square difference over bands, averaged along the best path of dynamic time
-    warping (steps of one frame in either sound or both; Sakoe and Chiba 1978). `unit_db` is the
-    number of dB that a difference of 1 in the frames represents.
+    warping (steps of one frame in either sound or both; Sakoe and Chiba 1978).
     """
     # |x - y|^2 = |x|^2 + |y|^2 - 2 x y: one matrix product for all pairs, rounded to 0 or more.
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
@@ -37,13 +36,10 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     for diagonal in range(2, rows + columns + 1):
         row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         column = diagonal - row
-        came = [(row - 1, column - 1), (row - 1, column), (row, column - 1)]
-        before = np.stack([total[place] for place in came])
-        best = np.argmin(before, axis=0)
-        lengths = np.stack([steps[place] for place in came])
-        pick = np.arange(len(row))
-        total[row, column] = before[best, pick] + cost[row - 1, column - 1]
-        steps[row, column] = lengths[best, pick] + 1
+        came = np.stack([row - 1, row - 1, row]), np.stack([column - 1, column, column - 1])
+        best = np.argmin(total[came], axis=0), np.arange(len(row))
+        total[row, column] = total[came][best] + cost[row - 1, column - 1]
+        steps[row, column] = steps[came][best] + 1
     return float(total[rows, columns] / steps[rows, columns])
 
 
@@ -66,11 +62,10 @@ def aligned_frames(voice: Voice, example: Example, scale: Scale, true_pitch: boo
 def variance_corrections(
     voice: Voice, examples: Sequence[Example], scale: Scale
 ) -> tuple[np.ndarray, float]:
-    """Return the factors that correct the variance of frames and the lengths of phonemes.
+    """Return the factors that correct the variance of frames, [bands], and lengths of phonemes.
 
-    They are recorded over predicted: standard deviations, float32 [bands], clipped to the range
-    from 1 to MOST_STRETCH, and total durations. Training with the mean absolute error yields
-    medians, which vary less than the data.
+    They are recorded over predicted: standard deviations, at most MOST_STRETCH, and total
+    durations. Training with the mean absolute error yields medians, which vary less than the data.
     """
     made = np.concatenate([aligned_frames(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
@@ -83,10 +78,8 @@ def variance_corrections(
 def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
     """Return the errors of frames, F0, voicing and durations by name, with baselines.
 
-    Frames, predicted with the recorded durations, are compared by root mean square difference in
-    dB, F0 in cents, and voicing by share of frames. Durations of phonemes are compared by mean
-    absolute error in ms (the baseline predicts the median) and by correlation, and those of
-    sentences by mean absolute error in percent.
+    Frames are predicted with the recorded durations, and errors of durations are mean absolute
+    ones; their baseline predicts the median.
     """
     all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
     median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
@@ -135,13 +128,9 @@ def measure_speech(
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
     """Return measures of a model's speech for the first `count` recordings' texts, and the audio.
 
-    The distances are `warped_distance_db` between the recording's mel frames and four alternatives:
-    the spoken text, the recording's frames resynthesised by the model, a different recording, and
-    the recording's mean frame. `found_share` is the share of texts whose speech is closer to their
-    own recording than to any other. `level_difference_db` is the level of the spoken text minus
-    that of the resynthesised recording. `dnsmos_p808` and `plcmos`, if their packages are
-    installed, rate both. All are averaged over recordings; the audio is {name of a recording:
-    {"text", "respoken": waveform}}.
+    Measures are means over recordings. `found_share` is the share of texts whose speech is closer
+    to their own recording than to any other. The audio is {name of a recording: {"text",
+    "respoken": waveform}}, the latter made of the recording's own frames.
     """
     rows, sounds, rate_hz = [], {}, mel.sample_rate_hz
     for place, example in enumerate(examples[:count]):

@@ -36,17 +36,11 @@ MOST_ROUNDS = 15  # of the training of an alignment
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """The states of a recording, left to right, int or bool [states].
+    """The states of a recording, left to right, int or bool [states]."""
 
-    Attributes:
-      state: the number of each state's Gaussian.
-      unit: index in the recording of the phoneme that each state belongs to.
-      skippable: whether a path may skip the state; never two in a row.
-    """
-
-    state: np.ndarray
-    unit: np.ndarray
-    skippable: np.ndarray
+    state: np.ndarray  # the number of each state's Gaussian
+    unit: np.ndarray  # index in the recording of the phoneme that each state belongs to
+    skippable: np.ndarray  # whether a path may skip the state; never two in a row
 
 
 def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
@@ -156,13 +150,10 @@ def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Aligned:
-    """For each recording every frame's state, an index in its chain, int [frames].
+    """The best path through every recording."""
 
-    `gain` is the increase of the mean log-likelihood per frame in each round, in nats.
-    """
-
-    paths: list[np.ndarray]
-    gain: tuple[float, ...]
+    paths: list[np.ndarray]  # every frame's state, an index in the recording's chain, int [frames]
+    gain: tuple[float, ...]  # of the mean log-likelihood per frame in each round, in nats
 
 
 def align(
@@ -205,21 +196,14 @@ PAUSE_FRAMES = 3  # a shorter silence between words is not a pause
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """An aligned recording.
-
-    Attributes:
-      phonemes: the phonemes of the text, with only the pauses that the speaker made.
-      durations: int [phonemes], number of frames of each phoneme.
-      mel: float32 [frames, bands], mel frames on the scale of `above_silence`.
-      pitch: float32 [frames, 2], the columns of `log_f0_features`.
-    """
+    """An aligned recording."""
 
     name: str
     text: str
-    phonemes: tuple[Phoneme, ...]
-    durations: np.ndarray
-    mel: np.ndarray
-    pitch: np.ndarray
+    phonemes: tuple[Phoneme, ...]  # of the text, with only the pauses that the speaker made
+    durations: np.ndarray  # number of frames of each phoneme, int [phonemes]
+    mel: np.ndarray  # on the scale of `above_silence`, float32 [frames, bands]
+    pitch: np.ndarray  # the columns of `log_f0_features`, float32 [frames, 2]
 
 
 def prepare_corpus(

@@ -56,16 +56,11 @@ def is_ssml(text: str) -> bool:
 
 
 class Ssml:
-    """The text of a document of SSML, with characters in the place of its tags.
-
-    Attributes:
-      text: the text; a character of `marks` stands where the document has a pause or a change.
-      left_out: the names of tags and attributes that are not obeyed, each once, as they come.
-    """
+    """The `text` of a document of SSML, with characters of `marks` for pauses and changes."""
 
     def __init__(self, document: str, marks: dict[str, Mark]):
         self._marks, self._styles, self._parts = marks, [PLAIN], [""]
-        self.left_out: list[str] = []
+        self.left_out: list[str] = []  # tags and attributes that are not obeyed, as they come
         parser = expat.ParserCreate("utf-8")
         parser.StartDoctypeDeclHandler = _refuse_doctype
         parser.StartElementHandler = self._start

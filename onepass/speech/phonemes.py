@@ -159,26 +159,16 @@ class EspeakError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Phoneme:
-    """A phoneme in its clause, or a pause.
+    """A phoneme in its clause, or a pause."""
 
-    Attributes:
-      symbol: espeak-ng's mnemonic of the phoneme, or one of `PAUSES`.
-      stress: UNSTRESSED, SECONDARY or PRIMARY.
-      starts_word: whether it is the first phoneme of a word.
-      clause: the pause that ends the phoneme's clause.
-      stretch: factor of its duration.
-      octaves: by how much it is higher.
-      seconds: duration of a pause at any speed; None: what the voice makes of it.
-      words: of a pause, the words since the last one, as they are read out.
-    """
-
-    symbol: str
-    stress: int = UNSTRESSED
+    symbol: str  # espeak-ng's mnemonic of the phoneme, or one of `PAUSES`
+    stress: int = UNSTRESSED  # or SECONDARY or PRIMARY
     starts_word: bool = False
-    clause: str = STOP
-    stretch: float = 1.0
-    octaves: float = 0.0
-    seconds: float | None = None
+    clause: str = STOP  # the pause that ends the phoneme's clause
+    stretch: float = 1.0  # factor of its duration
+    octaves: float = 0.0  # by how much it is higher
+    seconds: float | None = None  # duration of a pause at any speed; None: the voice decides
+    # Of a pause, the words since the last one, as they are read out.
     words: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
@@ -189,20 +179,12 @@ class Phoneme:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """The meaning of a character of a text: a word, a pause, or how all that follows is spoken.
+    """The meaning of a character of a text: a word, a pause, or how all that follows is spoken."""
 
-    Attributes:
-      spoken: the phonemes of a word; empty if the mark is none.
-      word: the word.
-      seconds: duration of a pause; None if the mark is none.
-      stretch: factor of the durations of all that follows; None if the mark leaves them.
-      octaves: by how much all that follows is higher.
-    """
-
-    spoken: tuple[Phoneme, ...] = ()
-    seconds: float | None = None
-    stretch: float | None = None
-    octaves: float = 0.0
+    spoken: tuple[Phoneme, ...] = ()  # the phonemes of a word; empty if the mark is none
+    seconds: float | None = None  # duration of a pause; None if the mark is none
+    stretch: float | None = None  # factor of the durations of all that follows; None: as before
+    octaves: float = 0.0  # by how much all that follows is higher
     word: str = ""
 
 

@@ -38,19 +38,12 @@ class TimedPhoneme(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TimedWord:
-    """A word and when it is spoken.
+    """A word and when it is spoken, in seconds from the beginning of the sound."""
 
-    Attributes:
-      word: the word as it is read out, such as "dollars" for "$".
-      start, end: seconds from the beginning of the sound.
-      phonemes: its phonemes; a phoneme that two words share belongs to the first.
-      ends_clause: whether a pause follows.
-    """
-
-    word: str
+    word: str  # as it is read out, such as "dollars" for "$"
     start: float
     end: float
-    phonemes: tuple[TimedPhoneme, ...]
+    phonemes: tuple[TimedPhoneme, ...]  # one that two words share belongs to the first
     ends_clause: bool = False
 
 
@@ -154,10 +147,7 @@ def check_times_path(path: Path) -> Render:
 def write_times(path: Path, words: Sequence[TimedWord], seconds: float | None = None) -> int:
     """Write the times of words to a file .json, .srt or .vtt, and return the number of words.
 
-    Args:
-      words: the words, as `time_words` returns them.
-      seconds: length of the sound; later words are left out, and the last one ends with it. None:
-        they are all spoken.
+    Words after `seconds`, the length of the sound, are left out, and the last one ends with it.
     """
     render = check_times_path(path)
     spoken = list(words) if seconds is None else _cut_words(words, seconds)

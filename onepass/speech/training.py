@@ -1,6 +1,7 @@
 """Train the network of a voice, which draws durations and frames."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -73,25 +74,21 @@ class AcousticLossConfig:
     """Weight of the cross-entropy of voicing, in nats."""
 
 
-class AcousticLoss:
-    """The loss of an acoustic model: the weighted sum of its errors on a batch."""
-
-    def __init__(self, model: AcousticModel, config: AcousticLossConfig):
-        self.model, self.config = model, config
-
-    def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the loss, a scalar, and each unweighted error by name."""
-        lengths, melody, mel = self.model(batch)
-        voiced, frames = batch["pitch"][..., 1], batch["frame_mask"]
-        logit = melody[..., 1]
-        parts = {
-            "mel": _mean(tf.reduce_mean(tf.abs(mel - batch["mel"]), axis=-1), frames),
-            "duration": _mean(tf.abs(lengths - batch["log_durations"]), batch["duration_mask"]),
-            "pitch": _mean(tf.abs(melody[..., 0] - batch["pitch"][..., 0]), frames * voiced),
-            "voicing": _mean(tf.nn.softplus(logit) - voiced * logit, frames),
-        }
-        loss = tf.add_n([getattr(self.config, name) * value for name, value in parts.items()])
-        return loss, parts
+def acoustic_loss(
+    model: AcousticModel, config: AcousticLossConfig, batch: Batch
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Return the weighted sum of a model's errors on a batch, and each error by name."""
+    lengths, melody, mel = model(batch)
+    voiced, frames = batch["pitch"][..., 1], batch["frame_mask"]
+    logit = melody[..., 1]
+    parts = {
+        "mel": _mean(tf.reduce_mean(tf.abs(mel - batch["mel"]), axis=-1), frames),
+        "duration": _mean(tf.abs(lengths - batch["log_durations"]), batch["duration_mask"]),
+        "pitch": _mean(tf.abs(melody[..., 0] - batch["pitch"][..., 0]), frames * voiced),
+        "voicing": _mean(tf.nn.softplus(logit) - voiced * logit, frames),
+    }
+    loss = tf.add_n([getattr(config, name) * value for name, value in parts.items()])
+    return loss, parts
 
 
 def _mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -300,7 +297,7 @@ def train(
     everything = np.ones((len(rows), channels), np.float32)
     outcome = train_network(
         model,
-        AcousticLoss(model, config.loss),
+        functools.partial(acoustic_loss, model, config.loss),
         config.optimizer,
         config.loop,
         lambda step, *_: batches(examples["train"], scale, config, channels, step),

@@ -63,16 +63,12 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Voice:
-    """The networks of a text front end, with their weights and settings.
-
-    Attributes:
-      weights: float32 arrays by name: the weights of the networks; `harmonics` [steps, bands] from
-        `training.harmonics_table`; `mel_mean`, `mel_std` and `mel_stretch` [bands]; for a voice
-        with a density also the arrays of `frame_density`.
-    """
+    """The networks of a text front end, with their weights and settings."""
 
     config: VoiceConfig
     symbols: dict[str, int]
+    # Float32 weights of the networks; `harmonics` [steps, bands] of `training.harmonics_table`;
+    # `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a density, those of `frame_density`.
     weights: dict[str, np.ndarray]
     spec: dict[str, Any]
 
@@ -92,12 +88,8 @@ class Voice:
         marks: Mapping[str, Mark] | None = None,
         style: Mark = PLAIN,
     ) -> "Reading":
-        """Return the `Reading` of a text; this is cheap compared with `speak_frames`.
-
-        `marks` and `style` are those of `phonemes`.
-        """
-        asked = phonemes(text, marks, style) if marks else phonemes(text)
-        return self.reading_of(asked, speed)
+        """Return the `Reading` of a text, cheap; `marks` and `style` are those of `phonemes`."""
+        return self.reading_of(phonemes(text, marks, style), speed)
 
     def reading_of(self, asked: Sequence[Phoneme], speed: float = 1.0) -> "Reading":
         """Return the `Reading` of phonemes; TextError: it has more than MAX_FRAMES frames."""

@@ -18,7 +18,7 @@ NAMES = ("a", "t", "I", "n")
 def own(monkeypatch):
     """The shipped voice, which reads every character as a phoneme without espeak-ng."""
 
-    def spelt(text):
+    def spelt(text, marks=None, style=None):
         spoken = [Phoneme(NAMES[n % 4], n % 3, n % 5 == 0) for n in range(len(text))]
         return (Phoneme("^"), *spoken, Phoneme(STOP))
 
