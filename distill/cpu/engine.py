@@ -402,7 +402,8 @@ def _compose(
         log_scale = scratch.outputs[row, 1]
         scratch.scales[row] = lowest if log_scale < lowest else log_scale
         chunk.log_scale[sound, start + bunch * row] += scratch.scales[row]
-    exponential(_address(scratch.scales), -(-tile.rows // LANES))
+    scales = _address(scratch.scales)
+    exponential(scales, scales, -(-tile.rows // LANES))
     for row in range(tile.rows):
         t, scale, location = start + bunch * row, scratch.scales[row], scratch.outputs[row, 0]
         chunk.location[sound, t] = chunk.location[sound, t] * scale + location

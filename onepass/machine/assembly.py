@@ -16,7 +16,7 @@ import numpy as np
 
 from onepass.machine.formulas import CODES
 from onepass.machine.kernels import FLOAT32, LANES, aligned_zeros, pad_channels, words_of_vector
-from onepass.machine.values import Buffer, Constant, Value, is_wide
+from onepass.machine.values import Buffer, Constant, Value, contiguous, is_wide
 from onepass.machine.weights import kind_of, pack_matrix, pack_rows
 
 WIDTH = 24  # number of integers in an instruction
@@ -191,12 +191,8 @@ class Assembly:
 
     def value_of(self, constant: Constant) -> Value:
         """Return a constant as a value."""
-        array = constant.array
-        buffer = self.store_constants(array, is_wide(array.dtype))
-        strides = tuple(
-            int(np.prod(array.shape[axis + 1 :], dtype=int)) for axis in range(array.ndim)
-        )
-        return Value(buffer, 0, array.shape, strides, array.dtype)
+        buffer = self.store_constants(constant.array, is_wide(constant.dtype))
+        return dataclasses.replace(contiguous(constant.shape, constant.dtype), buffer=buffer)
 
 
 @dataclasses.dataclass

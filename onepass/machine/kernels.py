@@ -18,7 +18,6 @@ import itertools
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import llvmlite.binding
@@ -27,7 +26,6 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy.typing import DTypeLike
 
 from onepass.machine.compiler import compiled
 
@@ -158,12 +156,12 @@ def pad_channels(channels: int) -> int:
     return -(-channels // LANES) * LANES
 
 
-def aligned_zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
-    """Return an array of zeros that is aligned to a cache line of 64 bytes."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+def aligned_zeros(shape: int | Sequence[int]) -> np.ndarray:
+    """Return zeros, float32, that are aligned to a cache line of 64 bytes."""
+    size = 4 * int(np.prod(shape))
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return memory[start : start + size].view(np.float32).reshape(shape)
 
 
 def pack_matrix(matrix: np.ndarray) -> np.ndarray:
@@ -204,12 +202,10 @@ def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list
     return chosen
 
 
-def _each_vector(
-    builder: ir.IRBuilder, count: ir.Value
-) -> AbstractContextManager[tuple[ir.Value, ir.Value]]:
-    return cgutils.for_range_slice(
-        builder, integer(0), builder.mul(count, integer(VECTOR_BYTES)), integer(VECTOR_BYTES), INT
-    )
+@contextlib.contextmanager
+def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
+    with cgutils.for_range(builder, vectors) as loop:
+        yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
 
 def _load_weights(builder: ir.IRBuilder, kind: int, address: ir.Value) -> ir.Value:
@@ -345,16 +341,14 @@ def _emit_beginnings(
 
 
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
-    """Return a kernel(y, a, b, vectors) that sets y to a formula of the vectors at a and b."""
+    """Return a kernel(y, x, vectors) that sets y to a formula of the vectors at y and x."""
 
-    @emit_for_numba(types.void, [types.int64] * 4)
-    def kernel(
-        builder: ir.IRBuilder, y: ir.Value, a: ir.Value, b: ir.Value, vectors: ir.Value
-    ) -> None:
-        with _each_vector(builder, vectors) as (offset, _):
+    @emit_for_numba(types.void, [types.int64] * 3)
+    def kernel(builder: ir.IRBuilder, y: ir.Value, x: ir.Value, vectors: ir.Value) -> None:
+        with _each_offset(builder, vectors) as offset:
 
             def load(index: int) -> ir.Value:
-                return load_vector(builder, builder.add((a, b)[index], offset))
+                return load_vector(builder, builder.add((y, x)[index], offset))
 
             store_vector(builder, formula(builder, load), builder.add(y, offset))
 
@@ -362,25 +356,13 @@ def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
 
 
 def _exponential(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
-    power, rest = power_and_rest(builder, clip(builder, load(0), 87.0))
+    power, rest = power_and_rest(builder, clip(builder, load(1), 87.0))
     return multiply_add(builder, power, rest, power)
 
 
-_exponential_kernel = _vector_kernel(_exponential)
-_copy_kernel = _vector_kernel(lambda builder, load: load(0))
-_add_kernel = _vector_kernel(lambda builder, load: builder.fadd(load(0), load(1)))
-
-
-@compiled
-def exponential(y: int, vectors: int) -> None:
-    """Set y = exp(y), limited to [exp(-87), exp(87)]."""
-    _exponential_kernel(y, y, 0, vectors)
-
-
-@compiled
-def copy(y: int, x: int, vectors: int) -> None:
-    """Set y = x."""
-    _copy_kernel(y, x, 0, vectors)
+exponential = _vector_kernel(_exponential)  # y = exp(x), limited to [exp(-87), exp(87)]
+copy = _vector_kernel(lambda builder, load: load(1))
+add = _vector_kernel(lambda builder, load: builder.fadd(load(0), load(1)))
 
 
 @emit_for_numba(types.void, [types.int64] * 3)
@@ -396,18 +378,6 @@ def copy_part(builder: ir.IRBuilder, y: ir.Value, x: ir.Value, count: ir.Value) 
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     align = ir.Constant(_WORD, FLOAT_BYTES)
     builder.call(function, [load_vector(builder, x), pointer_at(builder, y), align, chosen])
-
-
-@compiled
-def add(y: int, x: int, vectors: int) -> None:
-    """Set y = y + x."""
-    _add_kernel(y, y, x, vectors)
-
-
-@contextlib.contextmanager
-def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
-    with cgutils.for_range(builder, vectors) as loop:
-        yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
 
 def _loader(kind: ir.Type, result: types.Type, align: int = FLOAT_BYTES) -> Any:

@@ -203,10 +203,10 @@ class Lowering:
         made = rearrange_value(given, function)
         return made if isinstance(made, Value) else self.gather_entries(given, made)
 
-    def map(self, name: str, *given: Any_Value, dtype: Any = None) -> Any_Value:
-        """Apply a function; the result is boolean, or has the last argument's dtype by default."""
+    def map(self, name: str, *given: Any_Value) -> Any_Value:
+        """Apply a function; the result is boolean, or has the last argument's dtype."""
         function = FUNCTIONS[name]
-        dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)
+        dtype = np.dtype(bool) if function.truth else given[-1].dtype
         if all(isinstance(each, Constant) for each in given):
             arrays = [each.array for each in given if isinstance(each, Constant)]
             return Constant(fold_constants(name, arrays).astype(dtype))
@@ -220,7 +220,7 @@ class Lowering:
         made = self._map_operands(function.code, out, [broadcast(each, shape) for each in operands])
         if wide and not is_wide(dtype):
             exact = made
-            made = self.floats(exact, np.dtype(dtype))
+            made = self.floats(exact, dtype)
             if function.truth:
                 self._truths[made.buffer.number, made.start] = exact
         made = dataclasses.replace(made, dtype=dtype)

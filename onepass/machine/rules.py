@@ -47,22 +47,21 @@ def _branch(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any
     return lowering.call(graph_named(op.graph, chosen.name), inputs[1:])
 
 
+_POWERS = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
+
+
 @rule("Pow")
 def _power(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     base, exponent = inputs
-    if isinstance(exponent, Constant) and exponent.size == 1:
-        made = _known_power(lowering, base, float(exponent.array.reshape([])))
-        # An exponent with more axes than its base would add axes.
-        if made is not None and len(exponent.shape) <= len(base.shape):
-            return [made]
+    is_known = isinstance(exponent, Constant) and exponent.size == 1
+    # An exponent with more axes than its base would add axes.
+    if is_known and len(exponent.shape) <= len(base.shape):
+        number = float(whole(exponent).item())
+        if number == 3.0:
+            return [lowering.map("Mul", lowering.map("Square", base), base)]
+        if number in _POWERS:
+            return [lowering.map(_POWERS[number], base)]
     return [lowering.map("Pow", base, exponent)]
-
-
-def _known_power(lowering: Lowering, base: Any_Value, exponent: float) -> Any_Value | None:
-    by_name = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
-    if exponent == 3.0:
-        return lowering.map("Mul", lowering.map("Square", base), base)
-    return lowering.map(by_name[exponent], base) if exponent in by_name else None
 
 
 @rule(*(name for name in FUNCTIONS if name not in (*_COMPOSED, "Pow")), *_OTHER_NAMES)
@@ -83,12 +82,9 @@ def _same(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
 @rule("Cast")
 def _cast(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     dtype = np.dtype(op.outputs[0].dtype.as_numpy_dtype)
-    (given,) = inputs
-    if isinstance(given, Constant):
-        return [Constant(given.array.astype(dtype))]
-    if dtype not in KNOWN:
+    if dtype not in KNOWN and not isinstance(inputs[0], Constant):
         raise Unlowerable(f"numbers of type {dtype.name}")
-    return [cast(lowering, given, dtype)]
+    return [cast(lowering, inputs[0], dtype)]
 
 
 def cast(lowering: Lowering, given: Any_Value, dtype: np.dtype) -> Any_Value:
@@ -106,10 +102,7 @@ def cast(lowering: Lowering, given: Any_Value, dtype: np.dtype) -> Any_Value:
 
 @rule("AddN")
 def _add_all(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    total = inputs[0]
-    for each in inputs[1:]:
-        total = lowering.map("Add", total, each)
-    return [total]
+    return [functools.reduce(functools.partial(lowering.map, "Add"), inputs)]
 
 
 # Operations of several functions: of `Lowering.map`, the operation and its inputs.
@@ -156,38 +149,30 @@ def whole(given: Any_Value, what: str = "a size or an axis") -> np.ndarray:
     return given.array
 
 
-@rule("Const")
-def _const(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return [Constant(tf.make_ndarray(op.get_attr("value")))]
+# Operations whose results are known, given their lowered inputs.
+_CONSTANTS: dict[str, Callable[..., list]] = {
+    "Const": lambda op: [tf.make_ndarray(op.get_attr("value"))],
+    **dict.fromkeys(("Shape", "ShapeN"), lambda op, *given: [
+        np.array(each.shape, op.get_attr("out_type").as_numpy_dtype) for each in given
+    ]),
+    "Size": lambda op, given: [np.int32(given.size)],
+    "Rank": lambda op, given: [np.int32(len(given.shape))],
+    "ZerosLike": lambda op, given: [np.zeros(given.shape, given.dtype)],
+    "OnesLike": lambda op, given: [np.ones(given.shape, given.dtype)],
+    "Range": lambda op, *given: [
+        np.arange(*(whole(each).item() for each in given), dtype=given[0].dtype)
+    ],
+}  # fmt: skip
+
+
+@rule(*_CONSTANTS)
+def _known(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return [Constant(array) for array in _CONSTANTS[op.type](op, *inputs)]
 
 
 @rule("ReadVariableOp")
 def _read_variable(lowering: Lowering, op: tf.Operation, inputs: list[Resource]) -> list[Any_Value]:
     return [Constant(lowering.variable(inputs[0], op.get_attr("dtype")))]
-
-
-@rule("Shape", "ShapeN")
-def _shape(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    dtype = op.get_attr("out_type").as_numpy_dtype
-    return [Constant(np.array(each.shape, dtype)) for each in inputs]
-
-
-@rule("Size", "Rank")
-def _size(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    (given,) = inputs
-    return [Constant(np.int32(given.size if op.type == "Size" else len(given.shape)))]
-
-
-@rule("ZerosLike", "OnesLike")
-def _like(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    make = np.zeros if op.type == "ZerosLike" else np.ones
-    return [Constant(make(inputs[0].shape, inputs[0].dtype))]
-
-
-@rule("Range")
-def _range(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    start, stop, step = (whole(each).item() for each in inputs)
-    return [Constant(np.arange(start, stop, step, dtype=inputs[0].dtype))]
 
 
 @rule("Reshape")
@@ -241,8 +226,8 @@ def _fill(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
 
 @rule("Split")
 def _split(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    count = int(op.get_attr("num_split"))
-    return _parts(lowering, inputs[1], [None] * count, int(whole(inputs[0])))
+    axis, count = int(whole(inputs[0])), int(op.get_attr("num_split"))
+    return _parts(lowering, inputs[1], [inputs[1].shape[axis] // count] * count, axis)
 
 
 @rule("SplitV")
@@ -253,9 +238,7 @@ def _split_sizes(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) 
     return _parts(lowering, inputs[0], [rest if s < 0 else s for s in sizes], axis)
 
 
-def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list[Any_Value]:
-    if sizes[0] is None:
-        sizes = [given.shape[axis] // len(sizes)] * len(sizes)
+def _parts(lowering: Lowering, given: Any_Value, sizes: list[int], axis: int) -> list[Any_Value]:
     made, start = [], 0
     for size in sizes:
         take = functools.partial(np.take, indices=np.arange(start, start + size), axis=axis)
@@ -534,21 +517,13 @@ def _one_hot(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     return [lowering.map("Select", test, on, off)]
 
 
-@rule("MatMul")
+@rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def _matmul(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    first = "ba" if op.get_attr("transpose_a") else "ab"
-    second = "cb" if op.get_attr("transpose_b") else "bc"
-    return [sum_products(lowering, inputs, [first, second], "ac")]
-
-
-@rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-def _lower_batch_matmul(
-    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
-) -> list[Any_Value]:
+    flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    first = "ba" if op.get_attr(flags[0]) else "ab"
+    second = "cb" if op.get_attr(flags[1]) else "bc"
     rank = max(len(each.shape) for each in inputs) - 2
     outer = "".join(chr(ord("d") + axis) for axis in range(rank))
-    first = "ba" if op.get_attr("adj_x") else "ab"
-    second = "cb" if op.get_attr("adj_y") else "bc"
     terms = [
         outer[rank + 2 - len(each.shape) :] + own
         for each, own in zip(inputs, (first, second), strict=True)
@@ -774,24 +749,15 @@ def _lower_strided_slice(
         index = slicing(op, whole(begin), whole(end), whole(steps))
         return [lowering.arrange_entries(given, lambda x: x[index])]
     firsts, stops = components(lowering, begin), components(lowering, end)
-    shape = op.outputs[0].shape
-    found = None
-    for i, first in enumerate(firsts):
-        if isinstance(first, Constant):
-            continue
-        if (
-            found is not None
-            or _bit(op, "ellipsis", slice(0, i))
-            or _bit(op, "new_axis", slice(0, i))
-        ):
-            raise Unlowerable("a slice at several indices that change from step to step")
-        found = i
-    if found is None:
-        raise Unlowerable("a slice whose length changes from step to step")
+    changing = [i for i, first in enumerate(firsts) if not isinstance(first, Constant)]
+    found = changing[0] if changing else 0
+    before = slice(0, found)
+    if len(changing) > 1 or _bit(op, "ellipsis", before) or _bit(op, "new_axis", before):
+        raise Unlowerable("a slice at several indices that change from step to step")
     lone = _bit(op, "shrink_axis", slice(found, found + 1))
     dropped = sum(_bit(op, "shrink_axis", slice(i, i + 1)) for i in range(found))
-    count = 1 if lone else shape[found - dropped]
-    if count is None:
+    count = 1 if lone else op.outputs[0].shape[found - dropped]
+    if not changing or count is None:
         raise Unlowerable("a slice whose length changes from step to step")
     slot = lowering.slot(lowering.value(firsts[found]))
     part = read(lowering, lowering.value(given), slot, found, count)
