@@ -371,12 +371,7 @@ def _extreme_odds(
 
 @entry
 def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
-    """Write the odds of all elements to `t`.
-
-    `arrays` are log weights, means and log scales, each float64 [elements, components], and `low`
-    the first level of each interval, int64 [elements]. `sizes` are the numbers of levels in a half,
-    of coded levels and of all levels, and whether components are normal.
-    """
+    """Write the odds of all elements to `t`; `low` are first levels of intervals, int64."""
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
         upper, lower = _masses(i, arrays, low[i], sizes, moves)
@@ -446,11 +441,7 @@ class Mixture(NamedTuple):
         return Split(t, margin)
 
     def condition_on_levels(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log weights given levels [elements], and their tolerances.
-
-        The components must be logistic. The log weights are determined up to a constant per
-        element. The tolerances are zeros if the mixtures have none.
-        """
+        """Return the log weights, but for a constant, of logistics given levels; and tolerances."""
         means, log_scales, num_levels = self.means, self.log_scales, self.levels
         zeros = np.zeros_like(means)
         weight_off, mean_off, scale_off = self.tolerances or (zeros, zeros, zeros)

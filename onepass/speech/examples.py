@@ -43,18 +43,17 @@ class Chain:
     skippable: np.ndarray  # whether a path may skip the state; never two in a row
 
 
-def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
-    """Return the chain of states for phonemes whose Gaussians start at `number * states`.
+def chain(numbers: Sequence[int], optional: Sequence[bool]) -> Chain:
+    """Return the chain of states for phonemes whose Gaussians start at `number * STATES`.
 
-    An optional phoneme may be missing and has a single state, which is skippable. In any other
-    phoneme, every second state between the first and the last is skippable.
+    An optional phoneme may be missing and has a single state.
     """
     state, unit, skippable = [], [], []
     for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
-        for step in range(1 if missing else states):
-            state.append(number * states + step)
+        for step in range(1 if missing else STATES):
+            state.append(number * STATES + step)
             unit.append(place)
-            skippable.append(missing or (0 < step < states - 1 and step % 2 == 1))
+            skippable.append(missing or step == 1)
     return Chain(np.array(state), np.array(unit), np.array(skippable))
 
 

@@ -231,18 +231,18 @@ class Supervisor:
         if task.serves:
             are_done = all(p.status == 0 for p in run.processes if not p.task.serves)
             expected = run.is_ending_servers or are_done
-        was_signalled = run.signal_name is not None and signal_of(status) is not None
+        was_signalled = run.signal_name is not None and _signal_of(status) is not None
         if expected or was_signalled or run.failed is not None or process in run.killed:
             return
         if task.serves and task.kind == "worker" and self._may_restart(run):
-            self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
+            self._log(f"{_describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
             fresh = SupervisedProcess(task, self._command, process.environment, self._given)
             run.processes[run.processes.index(process)] = fresh
             return
         run.failed, grace_seconds = process, self._given.grace_seconds
         rest = f"; the others are ended within {grace_seconds:g} s"
-        self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
+        self._log(f"{_describe_exit(process)}{rest if run.running or run.serving else ''}.")
         if run.signal_name is None:
             run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
             run.kill_at = time.monotonic() + grace_seconds
@@ -274,7 +274,7 @@ class Supervisor:
         return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
-        by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
+        by_signal = run.failed is not None and _signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
         self._log(f"all tasks restart ({self._count()}).")
@@ -297,22 +297,20 @@ class Supervisor:
             print(f"onepass launch: {text}", file=sys.stderr, flush=True)
 
 
-def signal_of(status: int) -> signal.Signals | None:
+def _signal_of(status: int) -> signal.Signals | None:
     """Return the signal that ended a process, for a shell status 128 + N, or None."""
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in set(signal.Signals) else None
 
 
-def shell_status(status: int) -> int:
-    """Return the exit status that a shell reports for the process."""
+def _shell_status(status: int) -> int:
     return status if status >= 0 else SHELL_SIGNAL - status
 
 
-def describe_exit(process: SupervisedProcess) -> str:
-    """Return a phrase that says how a task ended."""
+def _describe_exit(process: SupervisedProcess) -> str:
     status = process.status or 0
-    number = signal_of(status)
-    cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
+    number = _signal_of(status)
+    cause = f"was ended by {number.name} (status {_shell_status(status)})" if number else ""
     return f"{process.task.name} {cause or f'exited with status {status}'}"
 
 
@@ -323,7 +321,7 @@ def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> Non
 
 def _exit_status(run: _ClusterRun) -> int:
     if run.failed is not None:
-        return shell_status(run.failed.status or 1)  # 0: a server ended unexpectedly
+        return _shell_status(run.failed.status or 1)  # 0: a server ended unexpectedly
     if run.killed:
         return SHELL_SIGNAL + signal.SIGKILL
     statuses = [p.status for p in run.processes if not p.task.serves]

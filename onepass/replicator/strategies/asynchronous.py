@@ -74,10 +74,10 @@ class Snapshots:
 
     def create(
         self, next_creator: Callable[..., tf.Variable], **options: Any
-    ) -> "SnapshotVariable":
+    ) -> "_SnapshotVariable":
         """Create a variable, as a creator for `tf.variable_creator_scope`."""
         known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
-        return SnapshotVariable(self, known)
+        return _SnapshotVariable(self, known)
 
 
 def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
@@ -91,7 +91,7 @@ def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
     return value
 
 
-class SnapshotVariable(resource_variable_ops.ResourceVariable):
+class _SnapshotVariable(resource_variable_ops.ResourceVariable):
     """A variable that a step reads only once, unless the step sets it between reads."""
 
     def __init__(self, snapshots: Snapshots, options: dict[str, Any]):
@@ -108,17 +108,14 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         return recorded_read(self, values[id(self)])
 
     def assign(self, value: Any, *options: Any, **named: Any) -> Any:
-        """Set the variable; the next read in the step returns its new value."""
         self._forget()
         return super().assign(value, *options, **named)
 
     def assign_add(self, delta: Any, *options: Any, **named: Any) -> Any:
-        """Add to the current value, which other workers may have changed."""
         self._forget()
         return super().assign_add(delta, *options, **named)
 
     def assign_sub(self, delta: Any, *options: Any, **named: Any) -> Any:
-        """Subtract from the current value, which other workers may have changed."""
         self._forget()
         return super().assign_sub(delta, *options, **named)
 

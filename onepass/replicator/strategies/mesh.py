@@ -34,7 +34,7 @@ BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharde
 Layouts = Mapping[str, Sequence[str | None]]
 
 
-class LayoutRules:
+class _LayoutRules:
     """The layouts of variables by their names and shapes, as `layouts` of `sharded` says.
 
     The first pattern found in a name is used.
@@ -79,7 +79,6 @@ class LayoutRules:
         return self._layout(dims)
 
     def check_all_used(self) -> None:
-        """Raise UserError if a pattern was not found in any name."""
         for pattern, _ in self._rules:
             if pattern.pattern not in self._used:
                 names = first_of(list(dict.fromkeys(self._names)))
@@ -117,7 +116,7 @@ class LayoutRules:
         return dtensor.Layout([dim or dtensor.UNSHARDED for dim in dims], self.mesh)
 
 
-class ReadMode(enum.Enum):
+class _ReadMode(enum.Enum):
     """The values that reading or setting a sharded variable currently refers to."""
 
     SHARDED = "its shards"
@@ -126,13 +125,13 @@ class ReadMode(enum.Enum):
     GATHERED = "a copy of the whole value on the first device"
 
 
-class ShardedVariableStore:
+class _Store:
     """All sharded variables, and how they are read: LOCAL ones on the device `local_index`."""
 
-    def __init__(self, rules: LayoutRules, devices: list[str], local_index: Callable[[], int]):
+    def __init__(self, rules: _LayoutRules, devices: list[str], local_index: Callable[[], int]):
         self.rules, self.devices, self.local_index = rules, devices, local_index
-        self.mode = ReadMode.SHARDED
-        self._variables: list[ShardedVariable] = []
+        self.mode = _ReadMode.SHARDED
+        self._variables: list[_ShardedVariable] = []
         self._assigned: dict[int, tuple] | None = None  # while a step is traced
 
     @contextlib.contextmanager
@@ -147,15 +146,15 @@ class ShardedVariableStore:
         finally:
             self._assigned = before
 
-    def remember(self, variable: "ShardedVariable", value: tf.Tensor) -> None:
+    def remember(self, variable: "_ShardedVariable", value: tf.Tensor) -> None:
         """Store a value as the result of later reads of a variable in the step being traced."""
-        if self.mode is ReadMode.STEP and self._assigned is not None:
+        if self.mode is _ReadMode.STEP and self._assigned is not None:
             self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
 
-    def assigned_value(self, variable: "ShardedVariable") -> tf.Tensor | None:
+    def assigned_value(self, variable: "_ShardedVariable") -> tf.Tensor | None:
         """Return the value that the step being traced has assigned, or None."""
         assigned = self._assigned or {}
-        if self.mode is not ReadMode.STEP or id(variable) not in assigned:
+        if self.mode is not _ReadMode.STEP or id(variable) not in assigned:
             return None
         graph, value = assigned[id(variable)]
         if graph is not tf.compat.v1.get_default_graph():
@@ -166,8 +165,7 @@ class ShardedVariableStore:
         return value
 
     @contextlib.contextmanager
-    def reading_as(self, mode: ReadMode) -> Iterator[None]:
-        """Read sharded variables in this mode inside the block."""
+    def reading_as(self, mode: _ReadMode) -> Iterator[None]:
         before, self.mode = self.mode, mode
         try:
             yield
@@ -182,32 +180,30 @@ class ShardedVariableStore:
         like = dtensor.fetch_layout(value) if dtensor.is_dtensor(value) else None
         path = f"{scope}/{name}" if scope else name
         layout = self.rules.of(path, value.shape.as_list(), like)
-        variable = ShardedVariable(self, self.relayout(value, layout), options)
+        variable = _ShardedVariable(self, self.relayout(value, layout), options)
         self._variables.append(variable)
         return variable
 
     def relayout(self, value: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
-        """Convert a tensor, plain or sharded, to a layout."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             whole = dtensor.Layout.replicated(self.rules.mesh, value.shape.rank)
             value = dtensor.copy_to_mesh(value, whole)
         return dtensor.relayout(value, layout)
 
     def gathered_value(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the whole value of a sharded tensor as a plain tensor."""
         return dtensor.unpack(self.rules.replicate(value))[0]
 
     @contextlib.contextmanager
     def gathered_variables(self) -> Iterator[None]:
         """Make every variable plain inside the block, and shard it again at the end."""
-        if self.mode is ReadMode.GATHERED:
+        if self.mode is _ReadMode.GATHERED:
             yield
             return
         for variable in self._variables:
             if 0 in variable.copies:
                 variable.fill_copy()
         try:
-            with self.reading_as(ReadMode.GATHERED):
+            with self.reading_as(_ReadMode.GATHERED):
                 yield
         finally:
             for variable in self._variables:
@@ -215,10 +211,10 @@ class ShardedVariableStore:
                     variable.assign(variable.copies[0].read_value())
 
 
-class ShardedVariable(dtensor.DVariable):
+class _ShardedVariable(dtensor.DVariable):
     """A sharded variable, which is replaced by plain copies in some modes."""
 
-    def __init__(self, store: ShardedVariableStore, value: tf.Tensor, options: dict[str, Any]):
+    def __init__(self, store: _Store, value: tf.Tensor, options: dict[str, Any]):
         # The constructor of the base class reads the handle.
         self._store = store
         self.copies: dict[int, tf.Variable] = {}
@@ -228,13 +224,13 @@ class ShardedVariable(dtensor.DVariable):
     def _handle(self) -> tf.Tensor:
         """The resource that reads and assignments currently use: the shards' or a copy's."""
         mode = self._store.mode
-        if mode is ReadMode.GATHERED:
+        if mode is _ReadMode.GATHERED:
             if 0 not in self.copies:
                 with tf.init_scope():
                     self.make_copies([0])
                     self.fill_copy()
             return self.copies[0].handle
-        if mode is ReadMode.LOCAL:
+        if mode is _ReadMode.LOCAL:
             return self.local_copy(self._store.local_index()).handle
         return self._shards
 
@@ -243,7 +239,6 @@ class ShardedVariable(dtensor.DVariable):
         self._shards = resource
 
     def make_copies(self, devices: Iterable[int]) -> None:
-        """Create missing copies on the devices with these indices."""
         for device in devices:
             if device not in self.copies:
                 with tf.init_scope(), tf.device(self._store.devices[device]):
@@ -260,24 +255,21 @@ class ShardedVariable(dtensor.DVariable):
         return self.copies[device]
 
     def fill_copy(self) -> None:
-        """Set the copy on the first device from the shards."""
-        with self._store.reading_as(ReadMode.SHARDED):
+        with self._store.reading_as(_ReadMode.SHARDED):
             self.copies[0].assign(self._store.gathered_value(self.read_value()))
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value, store = self._sharded_value(no_copy), self._store
-        if store.mode is ReadMode.STEP and store.rules.is_automatic and self.trainable:
+        if store.mode is _ReadMode.STEP and store.rules.is_automatic and self.trainable:
             return store.rules.replicate(value)
         return value
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Return rows of the value, gathered from the result of `read_value`."""
         if self._is_copy():
             return super().sparse_read(indices, name)
         return tf.gather(self.read_value(), indices, name=name)
 
     def numpy(self) -> np.ndarray:
-        """Return the whole value as an array."""
         if self._is_copy():
             return super().numpy()
         return self._store.gathered_value(self.read_value()).numpy()
@@ -309,7 +301,7 @@ class ShardedVariable(dtensor.DVariable):
         return self.assign_add(-tf.convert_to_tensor(delta, self.dtype), *options, **named)
 
     def _is_assigned_in_step(self) -> bool:
-        return self._store.mode is ReadMode.STEP and not tf.executing_eagerly()
+        return self._store.mode is _ReadMode.STEP and not tf.executing_eagerly()
 
     def _relayout(self, value: Any) -> tf.Tensor:
         if self._is_copy():
@@ -317,7 +309,7 @@ class ShardedVariable(dtensor.DVariable):
         return self._store.relayout(tf.convert_to_tensor(value, self.dtype), self.layout)
 
     def _is_copy(self) -> bool:
-        return self._store.mode in (ReadMode.LOCAL, ReadMode.GATHERED)
+        return self._store.mode in (_ReadMode.LOCAL, _ReadMode.GATHERED)
 
 
 class ShardedReplicator(base.Replicator):
@@ -339,10 +331,8 @@ class ShardedReplicator(base.Replicator):
         kind = tf.DeviceSpec.from_string(names[0]).device_type
         self._mesh = dtensor.create_mesh(list(mesh.items()), devices=names, device_type=kind)
         self._data_parallel = local(names, 1)
-        self._rules = LayoutRules(self._mesh, layouts)
-        self.store = ShardedVariableStore(
-            self._rules, names, lambda: self._current_replica("replica_id").index
-        )
+        self._rules = _LayoutRules(self._mesh, layouts)
+        self.store = _Store(self._rules, names, lambda: self._current_replica("replica_id").index)
 
     @property
     def num_devices(self) -> int:
@@ -371,8 +361,8 @@ class ShardedReplicator(base.Replicator):
         def call(iterator: Iterator[Any]) -> Any:
             self._rules.check_all_used()
             for _ in range(steps_per_call):
-                batch = self.shard_for_mesh(_next(iterator))
-                with self.store.reading_as(ReadMode.STEP):
+                batch = self._shard_for_mesh(_next(iterator))
+                with self.store.reading_as(_ReadMode.STEP):
                     outputs = step(batch)
             return _unpack_values(outputs)
 
@@ -387,7 +377,7 @@ class ShardedReplicator(base.Replicator):
         `update_fn` consists of element-wise operations and sums, which DTensor runs on the shards.
         """
         local = [v for v in variables if v.trainable or v.shape.rank == 0]
-        known = {v.ref(): v for v in (*local, *reads) if isinstance(v, ShardedVariable)}
+        known = {v.ref(): v for v in (*local, *reads) if isinstance(v, _ShardedVariable)}
         read, weights = list(known.values()), [v for v in variables if v.trainable]
         for variable in read:
             variable.make_copies(range(self.num_devices))
@@ -419,12 +409,12 @@ class ShardedReplicator(base.Replicator):
 
         def call(iterator: Iterator[Any]) -> Any:
             self._rules.check_all_used()
-            batch = self.shard_for_devices(_next(iterator))
+            batch = self._shard_for_devices(_next(iterator))
             gathered = [dtensor.unpack(value) for value in gather()]
-            values = self.per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
+            values = self._per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
             self.num_replicas = self.num_devices
             try:
-                with self.store.reading_as(ReadMode.LOCAL):
+                with self.store.reading_as(_ReadMode.LOCAL):
                     results = compute(values, batch)
             finally:
                 self.num_replicas = 1
@@ -467,8 +457,7 @@ class ShardedReplicator(base.Replicator):
     def _sum(self, tensors: list) -> list:
         return self._data_parallel._sum(tensors)
 
-    def shard_for_mesh(self, batch: Any) -> Any:
-        """Return the batch as DTensors whose rows are sharded along the mesh's batch dimension."""
+    def _shard_for_mesh(self, batch: Any) -> Any:
         count = self._mesh.dim_size(BATCH)
         locations = [location[BATCH] for location in self._mesh.local_device_locations()]
 
@@ -481,15 +470,13 @@ class ShardedReplicator(base.Replicator):
 
         return tf.nest.map_structure(shard, batch)
 
-    def shard_for_devices(self, batch: Any) -> Any:
-        """Return the batch as per-replica values, with the rows divided among all devices."""
+    def _shard_for_devices(self, batch: Any) -> Any:
         pieces = [_rows(tensor, self.num_devices) for tensor in tf.nest.flatten(batch)]
-        return self.per_replica(
+        return self._per_replica(
             [tf.nest.pack_sequence_as(batch, [p[k] for p in pieces]) for k in range(len(pieces[0]))]
         )
 
-    def per_replica(self, values: list[Any]) -> Any:
-        """Combine a nest for each device into one nest of per-replica values."""
+    def _per_replica(self, values: list[Any]) -> Any:
         strategy = self._data_parallel._strategy
         return strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group]
@@ -500,7 +487,7 @@ def _unpack_values(values: Any) -> Any:
     return tf.nest.map_structure(lambda v: None if v is None else dtensor.unpack(v)[0], values)
 
 
-def _replicate_values(rules: LayoutRules, values: Any) -> Any:
+def _replicate_values(rules: _LayoutRules, values: Any) -> Any:
     def replicate(value: Any) -> tf.Tensor | None:
         return None if value is None else rules.replicate(tf.convert_to_tensor(value))
 

@@ -46,7 +46,7 @@ def together(options: argparse.Namespace) -> Iterator[None]:
     if options.coordinator is options.processes is options.process is None:
         yield
         return
-    ending = Ending(f"not all processes connected within {options.wait_seconds} s")
+    ending = _Ending(f"not all processes connected within {options.wait_seconds} s")
     try:
         _join(options.coordinator, options.processes, options.process, options.wait_seconds)
         ending.line = GONE
@@ -81,7 +81,7 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
         raise UserError("Every process must have the same number of devices.")
 
 
-class Ending:
+class _Ending:
     """Ends a process at once when others are lost, with one line on stderr and status 2.
 
     A regular exit of JAX would wait for the missing processes. The output of native code is copied
@@ -100,17 +100,14 @@ class Ending:
         ctypes.CDLL(None).signal(int(signal.SIGABRT), self._handler)
 
     def now(self, line: str) -> NoReturn:
-        """End the process with a message and status 2."""
         os.write(self._stderr, f"error: {line}\n".encode())
         os._exit(STATUS)
 
     def end_with_error(self) -> NoReturn:
-        """End the process with the traceback of the current error and status 1."""
         traceback.print_exc()
         os._exit(1)
 
     def close(self) -> None:
-        """Restore stderr and the handler of SIGABRT."""
         ctypes.CDLL(None).signal(int(signal.SIGABRT), None)
         os.dup2(self._stderr, 2)
         os.close(self._native)

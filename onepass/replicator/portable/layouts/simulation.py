@@ -37,6 +37,7 @@ _GROUPS = re.compile(
 )
 COMPUTE, LINK = "compute", "link"
 SERVERS = "servers"
+UPDATES = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,14 +272,13 @@ def asynchronous_rate(
     servers: int,
     network: Network,
     handling_seconds: float = 0.0,
-    updates: int = 32,
 ) -> tuple[float, Timeline]:
     """Return the updates per second with workers and parameter servers, and a timeline.
 
     A worker reads all variables, computes, and adds its changes (Dean et al. 2012). A worker's link
     carries all bytes each way, a server's link its share of every worker's bytes.
     `handling_seconds` is the processor time at either end for the messages of all variables in one
-    direction; the timeline contains `updates` updates of each worker.
+    direction; the timeline contains UPDATES updates of each worker.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
     # Variables on several servers arrive from all of them at once, limited by the worker's link.
@@ -286,7 +286,7 @@ def asynchronous_rate(
     served = held + handling_seconds / servers
     program: list[Operation] = []
     last: list[tuple[int, ...]] = [()] * workers
-    for _ in range(updates):
+    for _ in range(UPDATES):
         for name, resource, taken in (
             ("read", SERVERS, served),
             ("arrive", LINK, transfer - held),
@@ -300,5 +300,5 @@ def asynchronous_rate(
                 last[worker] = (len(program) - 1,)
     timeline = simulate(program, network)
     events = timeline.events
-    first = max(e.start_seconds + e.seconds for e in events[: len(events) // updates])
-    return workers * (updates - 1) / (timeline.seconds - first), timeline
+    first = max(e.start_seconds + e.seconds for e in events[: len(events) // UPDATES])
+    return workers * (UPDATES - 1) / (timeline.seconds - first), timeline
