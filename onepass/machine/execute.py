@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from onepass.machine import operations
 from onepass.machine.assembly import (
     BARRIER,
     DIVIDED,
@@ -50,29 +51,6 @@ from onepass.machine.kernels import (
     wait_for,
 )
 from onepass.machine.lowering import Lowering
-from onepass.machine.operations import (
-    SHARED,
-    ahead,
-    argmax,
-    ask,
-    convert,
-    copy_axes,
-    cumulate,
-    gather,
-    map_rows,
-    number_at,
-    past,
-    past_of_rows,
-    product,
-    products,
-    read,
-    read_past,
-    read_rows,
-    reduce,
-    set_number,
-    softmax,
-    write,
-)
 from onepass.machine.values import Any_Value, Buffer, Unlowerable, Value, contiguous
 
 _PRODUCT, _MAP, _MAP_DOUBLES, _CONVERT, _COPY, _GATHER = map(int, list(Op)[:6])
@@ -88,21 +66,21 @@ PROGRESS, _STEP = 64, 1 << 24  # byte of a member's progress, and that progress 
 def _one(p: int, o: int, a: int, b: int, c: int) -> None:
     op = field(p, 0)
     if op == _READ:
-        read(p, o, a, b)
+        operations.read(p, o, a, b)
     elif op == _GATHER:
-        gather(p, o, a, b)
+        operations.gather(p, o, a, b)
     elif op == _ROWS:
-        read_rows(p, o, a, b)
+        operations.read_rows(p, o, a, b)
     elif op == _REDUCE:
-        reduce(p, o, a)
+        operations.reduce(p, o, a)
     elif op == _ARGMAX:
-        argmax(p, o, a)
+        operations.argmax(p, o, a)
     elif op == _CUMULATE:
-        cumulate(p, o, a)
+        operations.cumulate(p, o, a)
     elif op == _SOFTMAX:
-        softmax(p, o, a)
+        operations.softmax(p, o, a)
     elif op == _DOT:
-        products(p, o, a, b)
+        operations.products(p, o, a, b)
 
 
 @compiled
@@ -121,11 +99,11 @@ def _each(
     """Run an instruction for all rows; what reads its own numbers once for all is much faster."""
     op = field(p, 0)
     if op == _COPY:
-        copy_axes(p, o, a, step, a_step, rows)
+        operations.copy_axes(p, o, a, step, a_step, rows)
     elif op == _WRITE:
-        write(p, o, a, b, step, a_step, b_step, rows)
+        operations.write(p, o, a, b, step, a_step, b_step, rows)
     elif op == _CONVERT:
-        convert(p, o, a, step, a_step, rows)
+        operations.convert(p, o, a, step, a_step, rows)
     else:
         for _ in range(rows):
             _one(p, o, a, b, c)
@@ -139,9 +117,9 @@ def _exchange(p: int, o: int, a: int, given: int, drawn: int) -> None:
     given, drawn = given + at, drawn + at
     for i in range(count):
         if field(p, 0) == _OUTPUT:
-            set_double(drawn + 8 * i, number_at(a, i, wide))
+            set_double(drawn + 8 * i, operations.number_at(a, i, wide))
         else:
-            set_number(o, i, wide, double_at(given + 8 * i))
+            operations.set_number(o, i, wide, double_at(given + 8 * i))
 
 
 @compiled
@@ -169,16 +147,16 @@ def _past(
     p: int, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
 ) -> None:
     at, sums, end = base + 4 * field(p, 5), base + 4 * field(p, 6), base + 4 * field(p, 7)
-    if rows > 1 and field(p, 10) < SHARED:
-        past_of_rows(p, o, a, b, c, sums, at, end, step, rows)
+    if rows > 1 and field(p, 10) < operations.SHARED:
+        operations.past_of_rows(p, o, a, b, c, sums, at, end, step, rows)
     if not field(p, EARLY):
-        known = read_past(p, o, c, sums, at, end, step, rows)
+        known = operations.read_past(p, o, c, sums, at, end, step, rows)
         o, a, c = o + known * step, a + known * step, c + known * c_step
         at, sums, end = at + known * step, sums + known * step, end + known * step
         rows -= known
     for _ in range(rows):
         now, made = np.int64(double_at(at)), np.int64(double_at(end))
-        made = past(p, o, a, b, c, sums, now, made, np.int64(0), field(p, 9))
+        made = operations.past(p, o, a, b, c, sums, now, made, np.int64(0), field(p, 9))
         set_double(end, np.float64(made))
         o, a, c = o + step, a + step, c + c_step
         at, sums, end = at + step, sums + step, end + step
@@ -207,7 +185,9 @@ def _divided_past(
     at, sums, end = base + 4 * field(p, 5), base + 4 * field(p, 6), base + 4 * field(p, 7)
     start, count = _columns(field(p, 9), member, members)
     for row in range(len(ends)):
-        ends[row] = past(p, o, a, b, c, sums, np.int64(double_at(at)), ends[row], start, count)
+        ends[row] = operations.past(
+            p, o, a, b, c, sums, np.int64(double_at(at)), ends[row], start, count
+        )
         if first <= row < first + rows:
             set_double(end, np.float64(ends[row]))
         o, a, c = o + step, a + step, c + c_step
@@ -288,18 +268,20 @@ def run(
             if op == _PRODUCT:
                 addend = here + 4 * field(p, 5)
                 if divided:
-                    ask(p, fixed, member, members)
+                    operations.ask(p, fixed, member, members)
                     left, width = _columns(field(p, 9), member, members)
-                    product(p, o, a, b, c, addend, step, a_step, len(workspaces), left, width)
+                    operations.product(
+                        p, o, a, b, c, addend, step, a_step, len(workspaces), left, width
+                    )
                 else:
-                    ask(p, fixed, zero, np.int64(1))
-                    product(p, o, a, b, c, addend, step, a_step, rows, zero, field(p, 9))
+                    operations.ask(p, fixed, zero, np.int64(1))
+                    operations.product(p, o, a, b, c, addend, step, a_step, rows, zero, field(p, 9))
                 continue
             b_step = step if field(p, 3) >= 0 else zero
             c_step = step if field(p, 4) >= 0 else zero
             if op in (_MAP, _MAP_DOUBLES):
                 wide = np.int64(op == _MAP_DOUBLES)
-                map_rows(p, wide, o, a, b, c, step, a_step, b_step, c_step, rows)
+                operations.map_rows(p, wide, o, a, b, c, step, a_step, b_step, c_step, rows)
                 continue
             if op == _PAST:
                 if divided:
@@ -316,7 +298,7 @@ def run(
                 if divided:
                     left, width = _columns(width, member, members)
                 for _ in range(len(workspaces) if divided else rows):
-                    ahead(
+                    operations.ahead(
                         p, o, a, b, c, sums, addend, np.int64(time - begin), np.int64(end - time),
                         left, width,
                     )  # fmt: skip
