@@ -75,7 +75,7 @@ class Place:
         return self.buffer.number, self.start
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Instruction:
     """An operation of the machine with its operands."""
 
@@ -146,8 +146,11 @@ class Assembly:
         stays: bool = False,
         fills: bool = False,
         limited: int | None = None,
-    ) -> Value | None:
-        """Return an instruction's result, or an equal earlier one's; `fills`: of a part."""
+    ) -> Value:
+        """Return an instruction's result, or an equal earlier one's; `fills`: of a part.
+
+        Without a result, it returns None.
+        """
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
         made = Instruction(op, target, [place_of(value) for value in reads], numbers, stays)
@@ -160,7 +163,7 @@ class Assembly:
                 return self._equal[key]
             self._equal[key] = out
         self.instructions.append(made)
-        return out
+        return out  # type: ignore[return-value]
 
     def store_constants(self, array: np.ndarray, wide: bool) -> Buffer:
         """Return a buffer with constant numbers; equal arrays share one, unless they are large."""
@@ -518,23 +521,17 @@ class Fusion:
     def _apply(self, fuse: Callable[[], None]) -> None:
         self._note()
         fuse()
-        self.instructions = [each for each in self.instructions if not self._is_dropped(each)]
+        self.instructions = [each for each in self.instructions if each not in self._dropped]
 
     def _note(self) -> None:
         self._readers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._writers: dict[Buffer, list[Instruction]] = defaultdict(list)
-        self._dropped: set[int] = set()
+        self._dropped: set[Instruction] = set()
         for each in self.instructions:
-            for buffer in {id(place.buffer): place.buffer for place in each.reads}.values():
+            for buffer in {place.buffer for place in each.reads}:
                 self._readers[buffer].append(each)
             if each.out is not None:
                 self._writers[each.out.buffer].append(each)
-
-    def _is_dropped(self, each: Instruction) -> bool:
-        return id(each) in self._dropped
-
-    def _drop(self, each: Instruction) -> None:
-        self._dropped.add(id(each))
 
     def _rename(self, old: Buffer, new: Buffer, shift: int) -> None:
         for each in self._readers.pop(old, []):
@@ -546,7 +543,7 @@ class Fusion:
 
     def _maker(self, place: Place, *ops: Op) -> Instruction | None:
         writers = self._writers[place.buffer]
-        if place.buffer.kept or len(writers) != 1 or self._is_dropped(writers[0]):
+        if place.buffer.kept or len(writers) != 1 or writers[0] in self._dropped:
             return None
         return writers[0] if writers[0].op in ops else None
 
@@ -564,7 +561,7 @@ class Fusion:
                 if product is not None and self._takes_bias(product, each, bias, step):
                     self._add_bias(product, bias)
                     self._rename(each.out.buffer, own.buffer, own.start)
-                    self._drop(each)
+                    self._dropped.add(each)
                     break
 
     def _summand(self, place: Place, count: int) -> Instruction | None:
@@ -632,7 +629,7 @@ class Fusion:
                 same = each.numbers[8 - index] == 1 and not source.buffer.kept
                 if array is not None and (array == neutral).all() and same:
                     self._rename(each.out.buffer, source.buffer, source.start)  # type: ignore[union-attr]
-                    self._drop(each)
+                    self._dropped.add(each)
                     break
 
     def _lone_product(self, place: Place, step: int, count: int) -> Instruction | None:
@@ -658,7 +655,7 @@ class Fusion:
                     self._scale(product, factor)
                     product.out = each.out
                     self._writers[each.out.buffer] = [product]  # type: ignore[union-attr]
-                    self._drop(each)
+                    self._dropped.add(each)
                     break
 
     def _scale(self, product: Instruction, factor: np.ndarray) -> None:
@@ -676,8 +673,8 @@ class Fusion:
 
     def _sums(self) -> None:
         """Let products begin with what they are added to, or subtracted from."""
-        order = {id(each): index for index, each in enumerate(self.instructions)}
-        moved: dict[int, Instruction] = {}
+        order = {each: index for index, each in enumerate(self.instructions)}
+        moved: dict[Instruction, Instruction] = {}
         for each in self.instructions:
             if not self._is_flat(each, _ADD, _SUB):
                 continue
@@ -691,7 +688,7 @@ class Fusion:
                 parts = self._parts(product)
                 is_late = bool(parts) and all(self._lag(part) for part in parts)
                 if other not in self._assembly.constants and not is_late:
-                    found.append((order[id(product)], index, product))
+                    found.append((order[product], index, product))
             if not found:
                 continue
             _, index, product = max(found, key=lambda one: one[0])
@@ -703,11 +700,11 @@ class Fusion:
             self._readers[each.reads[1 - index].buffer].append(product)
             product.out = each.out
             self._writers[each.out.buffer] = [product]  # type: ignore[union-attr]
-            order[id(product)] = order[id(each)]
-            moved[id(each)] = product
-        late = {id(product) for product in moved.values()}
+            order[product] = order[each]
+            moved[each] = product
+        late = set(moved.values())
         self.instructions = [
-            moved.get(id(each), each) for each in self.instructions if id(each) not in late
+            moved.get(each, each) for each in self.instructions if each not in late
         ]
 
     def _merge_products(self) -> None:
@@ -734,7 +731,7 @@ class Fusion:
             self._rename(each.out.buffer, made, start)  # type: ignore[union-attr]
             start += width
             if each is not first:
-                self._drop(each)
+                self._dropped.add(each)
         first.out = Place(made, 0)
         first.reads[1:] = [Place(assembly.packed_matrix(whole), 0)]
         first.reads.append(Place(assembly.store_constants(bias, False), 0))
@@ -751,8 +748,8 @@ class Fusion:
                 ):
                     each.reads = [tanh.reads[0], sigmoid.reads[0]]  # type: ignore[union-attr]
                     each.numbers = (_GATE, *each.numbers[1:])
-                    self._drop(tanh)  # type: ignore[arg-type]
-                    self._drop(sigmoid)  # type: ignore[arg-type]
+                    self._dropped.add(tanh)  # type: ignore[arg-type]
+                    self._dropped.add(sigmoid)  # type: ignore[arg-type]
                     break
 
     def _makes_gate(self, gate: Instruction, half: Instruction | None, code: int) -> bool:
@@ -771,7 +768,7 @@ class Fusion:
     def _split_pasts(self) -> None:
         """Split products of concatenated rows, to multiply past rows for many steps at once."""
         for each in list(self.instructions):
-            if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
+            if each.op is Op.PRODUCT and each.numbers[2] == 1 and each not in self._dropped:
                 parts = self._parts(each)
                 if any(self._lag(part) or self._argument_of(part) for part in parts):
                     self._split(each, parts)
@@ -836,12 +833,12 @@ class Fusion:
             else:
                 sizes = (count, vectors, 1, 0, vectors * LANES)
                 made.append(Instruction(Op.PRODUCT, out, [copy.reads[0], weights, bias], sizes))  # type: ignore[list-item]
-            self._drop(copy)
+            self._dropped.add(copy)
         if product.scale is not None:
             made[-1].scale, made[-1].reads = product.scale, [*made[-1].reads, product.reads[3]]
         at = self.instructions.index(product)
         self.instructions[at : at + 1] = made
-        self._drop(product)
+        self._dropped.add(product)
 
     def _new_sums(self, block: int, vectors: int) -> tuple[Place, Place, int]:
         sums, end = Buffer(block * vectors * LANES, False, kept=True), Buffer(1, True, kept=True)
@@ -908,4 +905,4 @@ class Fusion:
                 continue
             maker.out = copy.out
             self._rename(source.buffer, copy.out.buffer, copy.out.start)
-            self._drop(copy)
+            self._dropped.add(copy)

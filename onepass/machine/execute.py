@@ -399,8 +399,7 @@ def _write_in_place(
     lowering.counters = counters & (counters if lowering.counters is None else lowering.counters)
     instructions = Fusion(assembly, instructions, counters).run()
     _limit(instructions, lowering.counter in counters)
-    ends = {id(each) for each in last}
-    body = [each for each in instructions if id(each) not in ends]
+    body = [each for each in instructions if each not in last]
     late: list[Instruction] = []
     for last_write in [each for each in body if each.op is Op.WRITE]:
         if last_write.out is None:

@@ -171,8 +171,7 @@ class Lowering:
         inner = sizes[2] == 1  # a single number
         outs, ins = (*outs[:2], 1 if inner else outs[2]), (*ins[:2], 1 if inner else ins[2])
         numbers = [2 if out.wide else 1, *sizes, *outs, *ins]
-        made = self.assembly.add(Op.COPY, out, [value], numbers, stays, fills)
-        return out if made is None else made
+        return self.assembly.add(Op.COPY, out, [value], numbers, stays, fills)
 
     def gather_entries(self, value: Value, places: np.ndarray) -> Value:
         """Return the entries at given indices of a value's buffer."""
@@ -180,19 +179,7 @@ class Lowering:
         table = Value(self.assembly.stored_indices(places), 0, (1,), (1,), np.dtype(np.int32))
         base = dataclasses.replace(value, start=0)
         numbers = [2 if value.wide else 1, places.size]
-        return self.add_instruction(Op.GATHER, out, [base, table], numbers)
-
-    def add_instruction(
-        self,
-        op: Op,
-        out: Value,
-        reads: Sequence[Value],
-        numbers: Sequence[int],
-        limited: int | None = None,
-    ) -> Value:
-        """Return the result of a new instruction, or of an equal earlier one."""
-        found = self.assembly.add(op, out, reads, numbers, limited=limited)
-        return out if found is None else found
+        return self.assembly.add(Op.GATHER, out, [base, table], numbers)
 
     def arrange_entries(
         self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]
@@ -252,7 +239,7 @@ class Lowering:
         if apart is not None:
             limited = 2 if out.strides[apart] == inner[1] and out.shape[apart] == inner[0] else 1
         op = Op.MAP_DOUBLES if out.wide else Op.MAP
-        return self.add_instruction(op, out, operands, numbers, limited)
+        return self.assembly.add(op, out, operands, numbers, limited=limited)
 
     def doubles(self, value: Value) -> Value:
         """Convert a value to doubles."""
@@ -276,7 +263,7 @@ class Lowering:
         axes = [(1, 0, 0)] * (2 - len(axes)) + axes
         (outer, _, outer_step), (inner, _, step) = axes
         numbers = [out.wide, outer, inner, outer_step, step]
-        return self.add_instruction(Op.CONVERT, out, [value], numbers)
+        return self.assembly.add(Op.CONVERT, out, [value], numbers)
 
     def product(self, given: Value, matrix: np.ndarray) -> Value:
         """Return the product of a value [rows, inputs] and a constant matrix, [rows, outputs]."""
@@ -299,7 +286,7 @@ class Lowering:
             pitch,
             pad_channels(outputs),
         ]
-        return self.add_instruction(Op.PRODUCT, out, reads, numbers)
+        return self.assembly.add(Op.PRODUCT, out, reads, numbers)
 
     def slot(self, value: Value) -> Slot:
         """Return the `Slot` through which the machine reads a scalar integer."""

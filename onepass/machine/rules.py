@@ -394,7 +394,7 @@ def reduce_axes(
     out = contiguous(shape, given.dtype)
     numbers = [_CODES[name], given.wide, outer[0], along[0], inner[0], outer[1], along[1], inner[1]]
     limited = 3 if value.filled is not None and axes == [value.filled] else None
-    made = lowering.add_instruction(Op.REDUCE, out, [value], numbers, limited)
+    made = lowering.assembly.add(Op.REDUCE, out, [value], numbers, limited=limited)
     return reshape_value(lowering, made, kept) if keep else made
 
 
@@ -429,7 +429,7 @@ def _argmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
     turned, ((outer, step),) = _last(lowering, inputs[0], axis)
     out = contiguous(turned.shape[:-1], dtype)
     numbers = [turned.wide, outer, turned.shape[-1], step, turned.strides[-1], op.type == "ArgMin"]
-    return [lowering.add_instruction(Op.ARGMAX, out, [turned], numbers)]
+    return [lowering.assembly.add(Op.ARGMAX, out, [turned], numbers)]
 
 
 @rule("TopKV2")
@@ -467,7 +467,7 @@ def _lower_cumulative(
     code = _CODES["Sum" if op.type == "Cumsum" else "Prod"]
     numbers = [given.wide, outer, turned.shape[-1], step, turned.strides[-1], code]
     numbers += [op.get_attr("exclusive"), op.get_attr("reverse")]
-    made = lowering.add_instruction(Op.CUMULATE, out, [turned], numbers)
+    made = lowering.assembly.add(Op.CUMULATE, out, [turned], numbers)
     return [lowering.arrange_entries(made, lambda x: np.moveaxis(x, -1, axis))]
 
 
@@ -484,7 +484,7 @@ def _softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     limited = 1 if turned.filled == len(turned.shape) - 1 else None
     out = dataclasses.replace(out, filled=None if limited is None else 1)
     numbers = [outer, turned.shape[-1], step, pitch]
-    made = lowering.add_instruction(Op.SOFTMAX, out, [turned], numbers, limited)
+    made = lowering.assembly.add(Op.SOFTMAX, out, [turned], numbers, limited=limited)
     return [reshape_value(lowering, made, list(given.shape))]
 
 
@@ -659,7 +659,7 @@ def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
         limited = 2
     elif second.filled == 2:
         limited, out = 3, dataclasses.replace(out, filled=2)
-    return lowering.add_instruction(Op.DOT, out, [first, second], numbers, limited)
+    return lowering.assembly.add(Op.DOT, out, [first, second], numbers, limited=limited)
 
 
 @rule("Conv2D")
@@ -799,7 +799,7 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
         raise Unlowerable("rows that are not adjacent")
     numbers = [2 if given.wide else 1, outer, count * inner, outer_step, step]
     numbers += [slot.add, slot.modulo, size - count]
-    return lowering.add_instruction(Op.READ, out, [given, slot.place], numbers)
+    return lowering.assembly.add(Op.READ, out, [given, slot.place], numbers)
 
 
 def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
@@ -875,7 +875,7 @@ def _rows(lowering: Lowering, given: Value, index: Value, axis: int) -> Value:
     out = contiguous([index.size, inner], given.dtype)
     numbers = [2 if given.wide else 1, index.size, inner, steps[0][1], given.strides[axis]]
     numbers += [given.shape[axis] - 1]
-    return lowering.add_instruction(Op.ROWS, out, [given, index], numbers)
+    return lowering.assembly.add(Op.ROWS, out, [given, index], numbers)
 
 
 @rule("TensorScatterUpdate")
