@@ -164,18 +164,6 @@ def aligned_zeros(shape: int | Sequence[int]) -> np.ndarray:
     return memory[start : start + size].view(np.float32).reshape(shape)
 
 
-def pack_matrix(matrix: np.ndarray) -> np.ndarray:
-    """Return the panels of `matrix` [inputs, outputs] in sequence, padded with zeros."""
-    inputs, outputs = matrix.shape
-    wide = np.zeros([inputs, pad_channels(outputs)], np.float32)
-    wide[:, :outputs] = matrix
-    panels, start = [], 0
-    for width in panel_widths(wide.shape[1] // LANES):
-        panels.append(wide[:, start : start + width * LANES].ravel())
-        start += width * LANES
-    return np.concatenate(panels)
-
-
 def words_of_vector(kind: int, inputs: int) -> int:
     """Return the number of words that a panel takes for each of its vectors of outputs."""
     if kind == FLOAT32:

@@ -11,7 +11,6 @@ of a scale for each row; the sums are whole numbers, which no order of terms cha
 import numpy as np
 import tensorflow as tf
 
-from onepass.machine import kernels
 from onepass.machine.kernels import (
     FLOAT32,
     INT8,
@@ -56,8 +55,6 @@ def multiples_of(matrix: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 def pack_matrix(matrix: np.ndarray, kind: int) -> np.ndarray:
     """Return the panels of a matrix [inputs, outputs] as words; an int8 one begins with scales."""
-    if kind == FLOAT32:
-        return kernels.pack_matrix(matrix)
     inputs, outputs = matrix.shape
     vectors = pad_channels(outputs) // LANES
     words = np.zeros(vectors * words_of_vector(kind, inputs), np.float32)
@@ -74,7 +71,8 @@ def pack_matrix(matrix: np.ndarray, kind: int) -> np.ndarray:
             numbers[:, :count, 0] = multiples[::2]
             numbers[: inputs // 2, :count, 1] = multiples[1::2]
         else:
-            panel.view(_BFLOAT16).reshape([inputs, -1])[:, :count] = columns
+            dtype = np.float32 if kind == FLOAT32 else _BFLOAT16
+            panel.view(dtype).reshape([inputs, -1])[:, :count] = columns
         first, at = first + width * LANES, at + size
     return words
 
