@@ -112,13 +112,8 @@ class TrainState(tf.Module):
 
     `weights` are the trainable variables of the network, then those of the opponent; `first`,
     `second` and `average` Adam's moments and the Polyak average of each; `size` is the number of
-    elements of the network's own.
-
-    Args:
-      schedule: function from the step, int32 [], to the learning rate, float32 []; None: the
-        schedule in `optimizer`.
-      opponent: another network trained with the same loss, such as discriminators; the loss uses
-        `tf.stop_gradient` to give each network only its own gradient.
+    elements of the network's own. The `opponent` is another network trained with the same loss,
+    such as discriminators; `tf.stop_gradient` in the loss gives each only its own gradient.
     """
 
     def __init__(
@@ -126,7 +121,7 @@ class TrainState(tf.Module):
         network: tf.Module,
         optimizer: OptimizerConfig,
         num_steps: int,
-        schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,  # of the step; None: optimizer's
         opponent: tf.Module | None = None,
     ):
         super().__init__(name="train_state")
@@ -289,11 +284,10 @@ def compile_replicated_step(
 ) -> Callable[[Iterator], Metrics]:
     """Return a function that makes one update with an iterator's next batch and returns metrics.
 
-    The iterator is over `replicator.batches`. The update is that of `compile_step` on the global
-    batch: losses, metrics and gradients are averaged over the replicas, each of which then applies
-    the same update. XLA compiles a replica's loss and gradients, but not the collectives; it
-    compiles nothing if variables are on other machines. The mean of `extra_metrics`, float
-    variables of this process, is added to the metrics; the loss also reads `reads`.
+    The iterator is over `replicator.batches`, and the update that of `compile_step` on the global
+    batch. XLA compiles a replica's loss and gradients, but not the collectives; it compiles nothing
+    if variables are on other machines. The mean of `extra_metrics`, float variables of this
+    process, is added to the metrics; the loss also reads `reads`.
     """
 
     def gradients_fn(batch: Batch) -> tuple[dict[str, Any], list[tf.Tensor]]:
