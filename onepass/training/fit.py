@@ -46,12 +46,12 @@ class WeightsModule(tf.Module):
         return tuple(self.weights)
 
 
-class KerasState(TrainState):
+class _KerasState(TrainState):
     """A `TrainState` that is updated by a Keras optimiser, without averaged weights."""
 
     def __init__(self, network: tf.Module, optimizer: Any, num_steps: int) -> None:
         super().__init__(network, OptimizerConfig(clip_norm=0.0), num_steps)
-        self.first, self.second, self.average = [], [], []
+        self.first, self.second, self.average = [], [], self.weights
         self._keras = optimizer
         optimizer.build(self.weights)
 
@@ -62,13 +62,11 @@ class KerasState(TrainState):
         return {"step": self.step, **self.average_slots(), **slots}
 
     def average_slots(self) -> dict[str, tf.Variable]:
-        """Return the weights themselves, since there is no average."""
         return self._by_name("weights")
 
     def compute_update(
         self, gradients: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Return the values of all slots after an update, and metrics; no variable is changed."""
         _, norm = clip_by_global_norm(gradients, 0.0)
         variables = list(self.slots().values())
         before = [tf.identity(variable) for variable in variables]
@@ -81,9 +79,6 @@ class KerasState(TrainState):
                 variable.assign(value)
         rate = tf.cast(self._keras.learning_rate, tf.float32)
         return values, {"gradient_norm": norm, "learning_rate": rate}
-
-    def use_average(self) -> None:
-        """Leave the weights unchanged, since there is no average."""
 
 
 ADAM = OptimizerConfig(warmup_steps=100)
@@ -295,7 +290,7 @@ class _Fit:
             )
         if not is_single_device(replicator):
             raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
-        return KerasState(module, self.optimizer, self.loop.num_steps)
+        return _KerasState(module, self.optimizer, self.loop.num_steps)
 
     def _identity(self, state: TrainState) -> dict:
         adam, asked = self.optimizer, self.asked

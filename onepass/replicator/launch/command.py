@@ -72,7 +72,7 @@ def check(given: LaunchArguments) -> None:
             raise UserError(f"`--hosts` must be HOST:PORT, separated by commas, got {host!r}.")
 
 
-class SupervisedProcess:
+class _Process:
     """The process that runs a task's command, with TF_CONFIG and `environment` around it."""
 
     def __init__(
@@ -107,7 +107,6 @@ class SupervisedProcess:
 
     @property
     def is_running(self) -> bool:
-        """True until `has_ended` finds that the process has ended."""
         return self.status is None
 
     def has_ended(self) -> bool:
@@ -118,7 +117,6 @@ class SupervisedProcess:
         return False
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the command's process group."""
         if self.is_running:
             self._reaper.send_signal(number)
 
@@ -144,7 +142,6 @@ class SupervisedProcess:
         return [prefix + line.rstrip(b"\r") + b"\n" for line in lines]
 
     def close(self) -> None:
-        """Kill the process if it is running, and close its files."""
         self.kill()
         self._reaper.wait()
         for pipe in (self._reaper.stdin, self._reaper.stdout):
@@ -156,27 +153,27 @@ class SupervisedProcess:
 class _ClusterRun:
     """The state of one run of the cluster, with a process per task."""
 
-    processes: list[SupervisedProcess]
-    failed: SupervisedProcess | None = None
-    killed: list[SupervisedProcess] = dataclasses.field(default_factory=list)
+    processes: list[_Process]
+    failed: _Process | None = None
+    killed: list[_Process] = dataclasses.field(default_factory=list)
     signal_name: str | None = None
     term_at: float = math.inf  # monotonic time at which running tasks get SIGTERM
     kill_at: float = math.inf  # ... and SIGKILL
     is_ending_servers: bool = False
 
     @property
-    def running(self) -> list[SupervisedProcess]:
+    def running(self) -> list[_Process]:
         """Running tasks that end on their own."""
         return [p for p in self.processes if p.is_running and not p.task.serves]
 
     @property
-    def serving(self) -> list[SupervisedProcess]:
+    def serving(self) -> list[_Process]:
         """Running tasks that serve until they are ended."""
         return [p for p in self.processes if p.is_running and p.task.serves]
 
 
 @dataclasses.dataclass
-class Supervisor:
+class _Supervisor:
     """Runs the cluster of `make_tasks()`, chief first, until it has finished, with restarts."""
 
     _make_tasks: Callable[[], list[tf_config.Task]]
@@ -197,7 +194,7 @@ class Supervisor:
                     tasks = self._make_tasks()
                     for task, environment in zip(tasks, tf_config.gpu_shares(tasks), strict=True):
                         run.processes.append(
-                            SupervisedProcess(task, self._command, environment, self._given)
+                            _Process(task, self._command, environment, self._given)
                         )
                     while run.running or run.serving:
                         self._poll(run, stop)
@@ -225,7 +222,7 @@ class Supervisor:
             _send(run.serving, signal.SIGTERM)
         self._end_in_time(run)
 
-    def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
+    def _note(self, run: _ClusterRun, process: _Process) -> None:
         task, status = process.task, process.status or 0
         expected = status == 0
         if task.serves:
@@ -237,7 +234,7 @@ class Supervisor:
         if task.serves and task.kind == "worker" and self._may_restart(run):
             self._log(f"{_describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
-            fresh = SupervisedProcess(task, self._command, process.environment, self._given)
+            fresh = _Process(task, self._command, process.environment, self._given)
             run.processes[run.processes.index(process)] = fresh
             return
         run.failed, grace_seconds = process, self._given.grace_seconds
@@ -307,14 +304,14 @@ def _shell_status(status: int) -> int:
     return status if status >= 0 else SHELL_SIGNAL - status
 
 
-def _describe_exit(process: SupervisedProcess) -> str:
+def _describe_exit(process: _Process) -> str:
     status = process.status or 0
     number = _signal_of(status)
     cause = f"was ended by {number.name} (status {_shell_status(status)})" if number else ""
     return f"{process.task.name} {cause or f'exited with status {status}'}"
 
 
-def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> None:
+def _send(processes: Iterable[_Process], number: signal.Signals) -> None:
     for process in processes:
         process.send_signal(number)
 
@@ -358,7 +355,7 @@ def run(
         fewer = f"{len(gpus)} GPU(s) for {workers} workers: all workers run on the CPU."
         print(f"onepass launch: {fewer}", file=sys.stderr)
     make_tasks = functools.partial(tf_config.local_tasks, **counts)
-    return Supervisor(make_tasks, command, given).run()
+    return _Supervisor(make_tasks, command, given).run()
 
 
 def _counts(given: LaunchArguments) -> dict[str, int]:

@@ -359,7 +359,7 @@ def storable(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint16) if array.dtype == tf.bfloat16.as_numpy_dtype else array
 
 
-class ExportedRun(TrainingRun):
+class _ExportedRun(TrainingRun):
     """A run whose step is exported; its run directory, if any, is only read."""
 
     def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
@@ -369,24 +369,20 @@ class ExportedRun(TrainingRun):
         self.config: dict = {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare a configuration with the run's by `RunDirectory.check`, if there is a run."""
         if self._workdir is not None:
             RunDirectory(self._workdir).check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Check the configuration and store it as the folder's."""
         self.check(config, changeable, defaults)
         self.config = config
 
     def run_file(self, name: str) -> Path:
-        """Return the path of a file in the folder, copied from the run directory if it exists."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():
             shutil.copyfile(known, path)
         return path
 
     def restore(self, state: TrainState) -> bool:
-        """Restore the newest readable checkpoint of the run, and return whether there is one."""
         run = self._workdir and RunDirectory(self._workdir)
         arrays = run.checkpoints().newest()[0] if run else None
         if arrays is not None:
@@ -401,7 +397,7 @@ def export_portable(
 
     The weights are those of the newest checkpoint in `workdir`, or initial ones.
     """
-    run = ExportedRun(folder, workdir, log)
+    run = _ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))
     if not run.restore(setup.state) and setup.start is not None:
         setup.start()
