@@ -35,19 +35,11 @@ def check_loss(loss: Loss, model: Any) -> LossFn:
         return _scalar(value, "`loss`"), scalars
 
     inputs = getattr(loss, "global_inputs", None)
-    if inputs is None:
-        return loss_fn
-    return _OfGlobalBatch(
-        loss_fn, lambda batch, replicator: inputs(model, nest_conditions(batch), replicator)
-    )
-
-
-class _OfGlobalBatch:
-    def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]) -> None:
-        self._loss_fn, self.global_inputs = loss_fn, global_inputs
-
-    def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        return self._loss_fn(batch)
+    if inputs is not None:
+        loss_fn.global_inputs = (  # type: ignore[attr-defined]
+            lambda batch, replicator: inputs(model, nest_conditions(batch), replicator)
+        )
+    return loss_fn
 
 
 def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
