@@ -23,7 +23,7 @@ from onepass.planning.pipeline.schedule import (
     function_name,
 )
 from onepass.replicator.portable.manifest import read_manifest
-from onepass.replicator.portable.run import load_exported, read_weights
+from onepass.replicator.portable.run import load
 
 Arrays = dict[str, jax.Array]
 _add = jax.jit(lambda a, b: a + b)
@@ -51,14 +51,14 @@ class Pipeline:
         require(len(devices) >= wanted, "devices", f"at least {wanted}", len(devices))
         self.schedule = schedule
         self.peaks, self.peak_bytes = [0.0] * wanted, [0] * wanted
-        self._devices = [devices[number] for number in schedule.devices]
         weights = read_npz(Path(folder) / WEIGHTS)
-        functions = manifest["functions"]
-        self.passes = {
-            (kind, stage): _Compiled(folder, functions[function_name(stage, kind)], weights, device)
-            for stage, device in enumerate(self._devices)
+        self.passes = {  # which transfer inputs from other devices
+            (kind, stage): load(folder, function_name(stage, kind), weights, devices[number])
+            for stage, number in enumerate(schedule.devices)
             for kind in KINDS
         }
+        last = [manifest["functions"][function_name(stage, "W")] for stage in range(stages)]
+        self.kept = [[spec["name"] for spec in described["inputs"]] for described in last]
 
     def gradients(self, batch: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """Return a batch's loss and gradients by variable, as means over the microbatches.
@@ -80,25 +80,10 @@ class Pipeline:
         return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
 
 
-class _Compiled:
-    def __init__(self, folder: Path, described: dict, weights: Mapping, device: jax.Device):
-        self.inputs, self._captured, self._outputs = (
-            [spec["name"] for spec in described[kind]] for kind in ("inputs", "captured", "outputs")
-        )
-        self._device = device
-        known = {**weights, **read_weights(folder, described)}
-        self._weights = jax.device_put([known[name] for name in self._captured], device)
-        self._call = jax.jit(load_exported(folder, described).call)
-
-    def __call__(self, given: Mapping) -> Arrays:
-        # Inputs on other devices are transferred.
-        arguments = jax.device_put([given[name] for name in self.inputs], self._device)
-        return dict(zip(self._outputs, self._call(*arguments, *self._weights), strict=True))
-
-
 class _Step:
     def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
-        self._passes, self._microbatches = pipeline.passes, microbatches
+        self._passes, self._names_kept = pipeline.passes, pipeline.kept
+        self._microbatches = microbatches
         self._schedule = pipeline.schedule
         self.peaks = [0] * self._schedule.num_devices
         self.peak_bytes = [0] * self._schedule.num_devices
@@ -118,7 +103,7 @@ class _Step:
     def _forward(self, each: Pass) -> None:
         _, stage, number = each
         given = {**self._microbatches[number], **self._arrived.pop(each, {})}
-        made = self._passes["F", stage](given)
+        made = self._passes["F", stage](**given)
         self._kept[stage, number] = {n: v for n, v in made.items() if n.startswith(KEPT)}
         passed = {n: v for n, v in made.items() if not n.startswith(KEPT)}
         if stage + 1 < len(self._schedule.devices):
@@ -131,14 +116,13 @@ class _Step:
     def _backward(self, each: Pass) -> None:
         _, stage, number = each
         given = self._kept[stage, number] | self._arrived.pop(each)
-        made = self._passes["B", stage](given)
-        read = self._passes["W", stage].inputs
-        self._kept[stage, number] = {name: (given | made)[name] for name in read}
+        made = self._passes["B", stage](**given)
+        self._kept[stage, number] = {n: (given | made)[n] for n in self._names_kept[stage]}
         if stage:
             passed = {n: v for n, v in made.items() if not n.startswith(KEPT)}
             self._arrived[Pass("B", stage - 1, number)] = passed
 
     def _weights(self, each: Pass) -> None:
-        made = self._passes["W", each.stage](self._kept.pop((each.stage, each.microbatch)))
+        made = self._passes["W", each.stage](**self._kept.pop((each.stage, each.microbatch)))
         before = self.found.get(each.stage)
         self.found[each.stage] = made if before is None else jax.tree.map(_add, before, made)

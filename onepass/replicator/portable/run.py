@@ -58,16 +58,19 @@ OPTIONS = (
 )
 
 
-def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable[..., dict]:
+def load(
+    folder: Path | str, name: str, weights: dict | None = None, device: jax.Device | None = None
+) -> Callable[..., dict]:
     """Return the exported function NAME of inputs by keyword; `weights` replace its variables."""
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
-    captured_values = on_device([weights[variable["name"]] for variable in described["captured"]])
+    captured = [weights[variable["name"]] for variable in described["captured"]]
+    captured_values = on_device(captured, device)
     call = load_exported(folder, described).call
     compiled = jax.jit(lambda captured_values, inputs: call(*inputs, *captured_values))
 
     def function(**inputs: np.ndarray | jax.Array) -> dict[str, jax.Array]:
-        ordered = on_device([inputs[spec["name"]] for spec in described["inputs"]])
+        ordered = on_device([inputs[spec["name"]] for spec in described["inputs"]], device)
         results = compiled(captured_values, ordered)
         return {spec["name"]: v for spec, v in zip(described["outputs"], results, strict=True)}
 
@@ -99,9 +102,9 @@ def read_weights(folder: Path | str, described: dict) -> dict[str, np.ndarray]:
     return {name: array.view(dtypes[name]) for name, array in arrays.items()}  # bfloat16 as uint16
 
 
-def on_device(arrays: Any) -> Any:
-    """Commit arrays to the first device, like results, so that jit compiles only once."""
-    return jax.device_put(arrays, jax.devices()[0])
+def on_device(arrays: Any, device: jax.Device | None = None) -> Any:
+    """Commit arrays to a device (None: the first), like results, so jit compiles only once."""
+    return jax.device_put(arrays, device or jax.devices()[0])
 
 
 def averages(folder: Path | str) -> dict[str, np.ndarray]:
