@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 
 from onepass.foundation.rules import to_json
+from onepass.networks.elements import pad_rows
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
 from onepass.replicator.training.training_run import train_network
@@ -23,7 +24,7 @@ from onepass.speech.frame_density import (
     statistics,
 )
 from onepass.speech.network import Networks, VoiceConfig, positions
-from onepass.speech.training import Scale, read_trained_weights, stack_padded, with_silence
+from onepass.speech.training import Scale, read_trained_weights, with_silence
 from onepass.speech.voice import Voice
 
 KIND = "speech-density"
@@ -131,7 +132,7 @@ def _clip(row: Rows, frames: int, random: np.random.Generator) -> Rows:
 def _stack_rows(rows: Sequence[Rows]) -> Rows:
     longest = max(len(row["mask"]) for row in rows)
     names = rows[0]
-    return {n: stack_padded([row[n] for row in rows], longest).astype(np.float32) for n in names}
+    return {n: pad_rows([row[n] for row in rows], longest).astype(np.float32) for n in names}
 
 
 def train_density(

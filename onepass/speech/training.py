@@ -14,6 +14,7 @@ from onepass.foundation.files import Arrays
 from onepass.foundation.model_folders import averages, best_or_newest
 from onepass.foundation.rules import to_json
 from onepass.foundation.run_directory import RunDirectory
+from onepass.networks.elements import pad_rows
 from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
@@ -234,17 +235,9 @@ def stack_rows(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int
     """Return the rows as one batch, padded with zeros to the lengths `phonemes` and `frames`."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
     return {
-        name: stack_padded([row[name] for row in rows], phonemes if name in of_phonemes else frames)
+        name: pad_rows([row[name] for row in rows], phonemes if name in of_phonemes else frames)
         for name in rows[0]
     }
-
-
-def stack_padded(arrays: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """Return arrays [n, ...] as one [rows, length, ...], with zeros after the n of a row."""
-    stacked = np.zeros((len(arrays), length, *arrays[0].shape[1:]), arrays[0].dtype)
-    for row, array in zip(stacked, arrays, strict=True):
-        row[: len(array)] = array
-    return stacked
 
 
 def batches(
