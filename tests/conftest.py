@@ -50,6 +50,7 @@ QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emi
 
 def pytest_configure(config):
     """The slow tests' programs are compiled as users compile theirs, all others' quickly."""
+    gc.disable()  # until all is imported, of which nothing goes
     import_triton()  # of torch's usual wheel, where it is there; some test imports TensorFlow first
     config.option.markexpr = tiers.refined_selection(config.option.markexpr)
     if tiers.compiles_quickly(config.option.markexpr):
@@ -103,17 +104,30 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Look for no garbage among what the libraries keep, seldom among what a file keeps.
 
     It took a tenth of the tests' time. `forgetting` collects what is in cycles between files. What
     Numba compiles and keeps on disk is compiled by one process for all.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)  # objects, about half a gigabyte of them at the most
+    gc.enable()
+    if tiers.is_quick(session.config.option.markexpr) and "tensorflow" in sys.modules:
+        record_no_stacks()
     if "numba" in sys.modules:
         made_once.compile_in_turn()
+
+
+def record_no_stacks():
+    """Let TensorFlow note one stack of Python for all operations of graphs.
+
+    It walks the whole stack for every operation, a fifteenth of these tests' time.
+    """
+    from tensorflow.python.util import tf_stack
+
+    stack = tf_stack.extract_stack()
+    tf_stack.extract_stack = lambda stacklevel=1: stack
 
 
 @pytest.fixture

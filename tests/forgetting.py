@@ -48,6 +48,7 @@ def give_back() -> None:
 
         if context.context_safe() is not None:
             context.context().clear_kernel_cache()
+    gc.freeze()  # what is left stays, and is not looked through again
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim:
         trim(0)
