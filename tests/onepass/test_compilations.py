@@ -36,7 +36,7 @@ class Compilations:
     """A counter, as a context manager; `counts` is up to date after it."""
 
     def __enter__(self):
-        gc.collect()  # programs that go meanwhile would hide those that come
+        gc.disable()  # programs that go meanwhile would hide those that come
         self._programs, self._made, self._before = program_bytes(), {}, {}
         for kind, method in ((FuncGraph, "__init__"), (StepMachine, "_lower_step")):
             self._made[kind], self._before[kind] = 0, (method, getattr(kind, method))
@@ -54,6 +54,7 @@ class Compilations:
         for kind, (method, function) in self._before.items():
             setattr(kind, method, function)
         made = program_bytes() - self._programs
+        gc.enable()
         self.counts = Counts(self._made[FuncGraph], made, self._made[StepMachine])
 
 
