@@ -50,11 +50,16 @@ def poisson_of_tfp(logits):
 
 
 @pytest.mark.parametrize(
-    ("distribution", "outputs"),
-    [(Categorical(TOKENS), TOKENS), (Bernoulli(), 1), (FromTFP(categorical_of_tfp, 6, 6), 6)],
+    ("make", "outputs"),
+    [
+        (lambda: Categorical(TOKENS), TOKENS),
+        (Bernoulli, 1),
+        (lambda: FromTFP(categorical_of_tfp, 6, 6), 6),
+    ],
     ids=["categorical", "bernoulli", "of tfp"],
 )
-def test_tokens_are_integers_by_default(distribution, outputs):
+def test_tokens_are_integers_by_default(make, outputs):
+    distribution = make()
     model = Autoregressive(of_numbers(outputs), distribution)
     assert model.codec == Integers(distribution.levels)
     drawn = model.sample(2, 5, seed=1, method="naive")
