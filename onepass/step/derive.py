@@ -12,7 +12,7 @@ from onepass.networks.network import WHOLE, brings_step, condition_specs, input_
 from onepass.networks.trainable import attribute_of
 from onepass.step.analysis import POSITION, State, batch_of, horizon_of
 from onepass.step.hoisting import Hoisted, hoist_frames
-from onepass.step.periods import WholePeriods, in_whole_periods, period_of
+from onepass.step.periods import WholePeriods, in_whole_periods
 from onepass.step.program import StepProgram
 from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import LengthDependenceError, NotCausalError, UnsupportedNetworkError
@@ -226,12 +226,13 @@ def incremental(
     if reason:
         raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
     if function is None and parts is None:
-        with_periods = in_whole_periods(Traces(call), specs)
-        call = with_periods if period_of(with_periods) > 1 else call
+        call = in_whole_periods(Traces(call), specs)
     called = call if function is None else function
     try:
         found = _derive(called, specs, layer_names(network))
         found.hoisted = parts
+        if function is None and isinstance(call, Traces):
+            call.forget()  # a graph for many time steps may be large
         return found
     except NotCausalError as error:
         if observed_fault(called, specs, error.ahead):
