@@ -1,4 +1,4 @@
-"""What a student computes in machine code: products of several time steps, gates, and recursions.
+"""A student in machine code: products of several time steps, gates, and recursions.
 
 A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read
 sequentially. In a gate's panels, each filter vector is followed by its gate vector. All kernels

@@ -87,14 +87,18 @@ Share = Annotated[float, Range(0, 1)]
 
 
 class Checked:
-    """A dataclass of settings whose annotations are rules: a `Range`, or a Literal's choices."""
+    """The base of dataclasses of settings whose annotations are rules: a `Range` or a Literal.
+
+    A class with rules of its own besides begins `__post_init__` with that of this class.
+    """
 
     def __post_init__(self) -> None:
         """Raise a UserError that names the field if a value breaks its rule."""
         settings: Any = type(self)
         for name, choices, rule in _rules_of(settings):
             value = getattr(self, name)
-            require(value in choices if choices else rule.holds(value), name, str(rule), value)
+            if not (value in choices if choices else rule.holds(value)):
+                raise UserError(must_be(name, str(rule), value))
 
 
 @functools.cache
